@@ -1,0 +1,61 @@
+"""Makes the plan from inventory and group_vars, on the controller. Contacts no node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from gb10 import plan, report
+from gb10.findings import Finding, errors, line
+from gb10.names import unknown_variables
+from gb10.settings import NAMES, plain
+
+ROOT = Path(__file__).resolve().parents[1]
+# Names beside the settings and the roles' own variables that are ours: a slip near one of them is refused.
+EXTRA = (*plan.PER_NODE, "profile", "plan_file", "cluster_name", "images_source", "weights_source")
+
+
+def role_variables():
+    """Every variable a role declares, and the prefixes that are reserved for roles."""
+    names = []
+    for spec in sorted(ROOT.glob("roles/*/meta/argument_specs.yml")):
+        names += yaml.safe_load(spec.read_text())["argument_specs"]["main"].get("options", {})
+    prefixes = [f"{p.name}_" for p in sorted(ROOT.glob("roles/*")) if p.is_dir()]
+    return names, prefixes
+
+
+class ActionModule(ActionBase):
+    """Returns ``plan`` (the document). Fails with one line per finding when one of them is an error."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        hostvars = task_vars["hostvars"]
+        hosts = {name: plan.per_node(hostvars[name]) for name in task_vars["groups"].get("gb10", [])}
+        document = plan.build(str(task_vars["profile"]), plain(hosts), self._image_ids(task_vars))
+        names, prefixes = role_variables()
+        known = [*NAMES, *EXTRA, *names]
+        given = {name for host in hosts for name in hostvars[host] if not name.startswith(("ansible_", "gb10"))}
+        slips = [f.as_dict() for f in unknown_variables(given, known, [*prefixes, "container_"])]
+        document["findings"] = slips + document["findings"]
+        if task_vars.get("plan_file"):
+            target = Path(str(task_vars["plan_file"])).expanduser()
+            target.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
+        findings = [Finding(**f) for f in document["findings"]]
+        Display().display(report.plan_text(document))
+        if errors(findings):
+            return result | {"failed": True, "msg": "\n".join(map(line, errors(findings)))}
+        return result | {"changed": False, "plan": document}
+
+    def _image_ids(self, task_vars):
+        source = str(self._templar.template(task_vars.get("images_source", "")) or "")
+        if not source:
+            return None
+        index = json.loads((Path(source) / "images.json").read_text())
+        return {tag: image["image_id"] for tag, image in index["images"].items()}

@@ -1,0 +1,85 @@
+"""Watches this node's rank from its start until the endpoint answers right, or says why it never will.
+
+Runs on every node at once. A rank that dies ends the watch of all within one look (``slice`` seconds): they tell each
+other through a marker file in this run's own temporary directory on the controller.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ansible import constants
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from gb10 import answer
+from gb10.data import load
+
+
+class ActionModule(ActionBase):
+    """Arguments: ``url``, ``model``, ``head`` (bool), ``run`` (id), ``timeout``, ``slice``, ``answer_timeout`` in seconds."""
+
+    _supports_check_mode = True
+    _VALID_ARGS = frozenset(("url", "model", "head", "run", "timeout", "slice", "answer_timeout", "booting"))
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        args = self._task.args
+        node = task_vars["inventory_hostname"]
+        marks = Path(constants.DEFAULT_LOCAL_TMP) / f"gb10-watch-{args['run']}"
+        done, failed = marks.with_suffix(".ready"), marks.with_suffix(".failed")
+        began, phase, fault = time.monotonic(), "", "it was not asked yet"
+        # A rank that serves may have logged and survived a fault; only a boot is judged by its log.
+        signatures = load("engine_log") if args["booting"] else {"phases": load("engine_log")["phases"], "faults": []}
+        while time.monotonic() - began < float(args["timeout"]):
+            if failed.exists():
+                return result | {
+                    "changed": False,
+                    "given_up": True,
+                    "msg": "Another rank failed: " + failed.read_text(),
+                }
+            if done.exists():
+                return result | {"changed": False, "phase": "ready", "seconds": round(time.monotonic() - began)}
+            look = {"wait": float(args["slice"]), "phase": phase, **signatures}
+            reading = self._execute_module("gb10_rank", module_args=look, task_vars=task_vars)
+            rank = reading.get("rank")
+            if rank is None:  # the node does not answer: let Ansible say so
+                failed.write_text(f"{node} cannot be reached")
+                return result | reading
+            why = death(rank)
+            if why:
+                failed.write_text(f"{node}: {why}")
+                return result | {"failed": True, "msg": f"{node}: {why}", "log": rank.get("log", [])}
+            if rank["phase"] != phase:
+                phase = rank["phase"]
+                Display().display(f"{node}: {phase} after {time.monotonic() - began:.0f} s", color="bright blue")
+            if args["head"] and phase == "serving":
+                fault, text = self._ask(args, task_vars)
+                if not fault:
+                    done.touch()
+                    return result | {"changed": False, "phase": "ready", "answer": text}
+                time.sleep(1)
+        message = f"{node}: not ready after {args['timeout']} s (phase {phase or 'starting'})"
+        if args["head"]:
+            message += f": {fault}"
+            failed.write_text(message)
+        return result | {"failed": True, "msg": message, "log": rank.get("log", [])}
+
+    def _ask(self, args, task_vars):
+        question = {"url": args["url"], "model": args["model"], "question": answer.QUESTION}
+        question |= {"max_tokens": answer.MAX_TOKENS, "timeout": float(args["answer_timeout"])}
+        asked = self._execute_module("gb10_endpoint", module_args=question, task_vars=task_vars)
+        return answer.endpoint_fault(asked, args["model"]), answer.text_of(asked)
+
+
+def death(rank):
+    """Why this rank will never serve; empty while it may."""
+    if rank.get("fault"):
+        return f"[{rank['fault']['code']}] {rank['fault']['line']} -- {rank['fault']['remedy']}"
+    if not rank["exists"]:
+        return f"the rank container is gone{': ' + rank['problem'] if rank.get('problem') else ''}"
+    if not rank["running"]:
+        last = (rank.get("log") or ["(no log)"])[-1]
+        return f"the rank exited with code {rank['exit_code']}; its last line: {last}"
+    return ""

@@ -1,0 +1,82 @@
+#!/usr/bin/python
+"""Asks the endpoint what it serves, and one question."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gb10_endpoint
+short_description: Asks an OpenAI-compatible endpoint for its models and for one chat completion
+description: Every wait is bounded. Judging the answer is the caller's. Changes nothing, works in check mode.
+options:
+  url: {description: "Base address, for example http://192.168.1.153:8000.", type: str, required: true}
+  model: {description: Served model name to ask., type: str, required: true}
+  question: {description: What to ask., type: str, required: true}
+  max_tokens: {description: Longest answer in tokens., type: int, default: 50}
+  timeout: {description: Seconds for each of the two requests., type: float, default: 60}
+author: gb10-cluster
+"""
+EXAMPLES = r"""
+- name: The endpoint is asked
+  gb10_endpoint:
+    url: http://192.168.1.153:8000
+    model: deepseek-v4.1-flash
+    question: Count from 1 to 10.
+  register: asked
+"""
+RETURN = r"""
+models: {description: "Answer to GET /v1/models: {status, body}. Status 0: no connection, the body says why.", returned: always, type: dict}
+completion: {description: "Answer to POST /v1/chat/completions, the same form; not asked (status 0) when the models were not listed.", returned: always, type: dict}
+"""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def ask(url, timeout, payload=None):
+    """Status and decoded body of one request; status 0 when nothing answered."""
+    data = None if payload is None else json.dumps(payload).encode()
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            status, raw = answer.status, answer.read()
+    except urllib.error.HTTPError as problem:
+        status, raw = problem.code, problem.read()
+    except (OSError, http.client.HTTPException) as problem:
+        return {"status": 0, "body": str(problem)}
+    try:
+        return {"status": status, "body": json.loads(raw)}
+    except ValueError:
+        return {"status": status, "body": raw.decode(errors="replace")[:2000]}
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "url": {"type": "str", "required": True},
+            "model": {"type": "str", "required": True},
+            "question": {"type": "str", "required": True},
+            "max_tokens": {"type": "int", "default": 50},
+            "timeout": {"type": "float", "default": 60},
+        },
+        supports_check_mode=True,
+    )
+    p = module.params
+    models = ask(p["url"] + "/v1/models", p["timeout"])
+    completion = {"status": 0, "body": "not asked"}
+    if models["status"] == 200:
+        payload = {
+            "model": p["model"],
+            "messages": [{"role": "user", "content": p["question"]}],
+            "max_tokens": p["max_tokens"],
+            "temperature": 0,
+        }
+        completion = ask(p["url"] + "/v1/chat/completions", p["timeout"], payload)
+    module.exit_json(changed=False, models=models, completion=completion)
+
+
+if __name__ == "__main__":
+    main()

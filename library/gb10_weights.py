@@ -1,0 +1,122 @@
+#!/usr/bin/python
+"""Compares a checkpoint on this node with its manifest; a file that was hashed once is not hashed again until it changes."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gb10_weights
+short_description: Which files of a checkpoint are missing or wrong
+description:
+  - Size and sha256 of every file against the manifest. A receipt beside the checkpoint remembers what was hashed by size, modification time and
+    inode, so that a second look costs no reading.
+  - Symbolic links are wrong by themselves, for a copied link carries no weights.
+  - Writes nothing but the receipt, and that not in check mode; never reports a change.
+options:
+  path: {description: Directory of the checkpoint., type: path, required: true}
+  files: {description: "Manifest: list of {path, size, sha256}.", type: list, elements: dict, required: true}
+  verify_all: {description: Hash every file again., type: bool, default: false}
+author: gb10-cluster
+"""
+EXAMPLES = r"""
+- name: The checkpoint is compared with the manifest
+  gb10_weights:
+    path: /data/models/deepseek-v4.1-flash
+    files: "{{ (lookup('file', 'manifest.json') | from_json).files }}"
+"""
+RETURN = r"""
+wrong: {description: Paths to bring again., returned: always, type: list}
+reasons: {description: Why, by path., returned: always, type: dict}
+hashed: {description: Files that were read., returned: always, type: int}
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+RECEIPT = ".gb10-verified.json"
+CHUNK = 1 << 22  # bytes
+
+
+def sha256(path):
+    """Hex digest of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def receipt_of(folder):
+    """What was hashed before; empty when there is no readable receipt."""
+    try:
+        with open(os.path.join(folder, RECEIPT)) as stream:
+            seen = json.load(stream)
+    except (OSError, ValueError):
+        return {}
+    return seen if isinstance(seen, dict) else {}
+
+
+def write_receipt(folder, seen):
+    """Atomically."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=RECEIPT)
+    with os.fdopen(handle, "w") as stream:
+        json.dump(seen, stream, sort_keys=True)
+    os.replace(name, os.path.join(folder, RECEIPT))
+
+
+def compare(folder, files, verify_all):
+    """Reasons by path, the new receipt, and how many files were read."""
+    before = {} if verify_all else receipt_of(folder)
+    reasons, seen, hashed = {}, {}, 0
+    for entry in files:
+        name = entry["path"]
+        path = os.path.join(folder, name)
+        if os.path.islink(path):
+            reasons[name] = "a symbolic link"
+            continue
+        try:
+            stat = os.stat(path)
+        except FileNotFoundError:
+            reasons[name] = "missing"
+            continue
+        if stat.st_size != int(entry["size"]):
+            reasons[name] = f"{stat.st_size} bytes, not {entry['size']}"
+            continue
+        mark = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+        known = before.get(name)
+        if known and known[:3] == mark:
+            digest = known[3]
+        else:
+            digest, hashed = sha256(path), hashed + 1
+        seen[name] = [*mark, digest]
+        if digest != entry["sha256"]:
+            reasons[name] = f"sha256 {digest[:12]}, not {entry['sha256'][:12]}"
+    return reasons, seen, hashed
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "files": {"type": "list", "elements": "dict", "required": True},
+            "verify_all": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    p = module.params
+    for entry in p["files"]:
+        if os.path.isabs(entry["path"]) or ".." in entry["path"].split("/"):
+            module.fail_json(
+                msg=f"error [manifest-path] {entry['path']}: a manifest names files under the checkpoint only."
+            )
+    reasons, seen, hashed = compare(p["path"], p["files"], p["verify_all"])
+    if hashed and not module.check_mode and os.path.isdir(p["path"]):
+        write_receipt(p["path"], seen)
+    module.exit_json(changed=False, wrong=sorted(reasons), reasons=reasons, hashed=hashed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The ledger file of the change history: appended under a lock, never rewritten."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gb10.history import following
+
+
+def append(path: Path, body: Mapping[str, Any]) -> None:
+    """Adds one entry. ValueError when the ledger does not verify, OSError when it cannot be written; both leave it as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        stream.write(following(stream.read().splitlines(), body) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())

@@ -1,0 +1,56 @@
+"""What a person reads: the plan, the ranks, the endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gb10.deploy import LABEL_PLAN, LABEL_PROFILE, LABEL_RANK
+from gb10.findings import Finding, line
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Fixed-width text, two spaces between columns."""
+    cells = [list(header), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def plan_text(document: Mapping[str, Any]) -> str:
+    """The plan as printed: memory, ranks, warnings. (Errors are what the run fails with.)"""
+    parts = [f"Plan of profile {document['profile']}"]
+    if document.get("memory_table"):
+        parts.append(str(document["memory_table"]))
+    if document["ranks"]:
+        rows = [(r["rank"], r["node"], r["address"], r["image"], r["image_digest"][:19]) for r in document["ranks"]]
+        parts.append(table(("rank", "node", "address", "image", "digest"), rows))
+    warnings = [line(Finding(**f)) for f in document["findings"] if f["level"] == "warning"]
+    parts += ["\n".join(warnings)] if warnings else []
+    return "\n\n".join(parts)
+
+
+def status_table(states: Mapping[str, Mapping[str, Any] | None], names: Iterable[str]) -> str:
+    """One line per node of what ``gb10_rank`` read there."""
+    rows = []
+    for name in names:
+        state = states.get(name)
+        if state is None:
+            rows.append((name, "-", "unreachable", "-", "-", "-", "-"))
+            continue
+        labels = state.get("labels") or {}
+        fault = state.get("fault") or {}
+        running = (
+            "none" if not state.get("exists") else "running" if state.get("running") else f"exited {state['exit_code']}"
+        )
+        rows.append(
+            (
+                name,
+                labels.get(LABEL_RANK, "-"),
+                running,
+                state.get("phase") or "-",
+                labels.get(LABEL_PROFILE, "-"),
+                labels.get(LABEL_PLAN, "-")[:12],
+                fault.get("line", state.get("problem", "-"))[:100],
+            )
+        )
+    return table(("node", "rank", "container", "phase", "profile", "plan", "last fault"), rows)

@@ -1,0 +1,247 @@
+"""The operator's settings: read once at the edge, typed from there on.
+
+Ansible hands over strings (``-e n=8``), YAML booleans and numbers alike. Each setting is parsed here once; nonsense
+becomes a finding that names the variable, the value and what would be right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from gb10.findings import Finding, error
+
+Parser = Callable[[Any], Any]
+
+
+class BadValue(ValueError):
+    """What would be right, in words that follow "must be"."""
+
+
+def number(low: float, high: float) -> Parser:
+    """A finite number in [low, high]; decimal strings are numbers too."""
+
+    def parse(value: Any) -> float:
+        wanted = f"a number from {low:g} to {high:g}"
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise BadValue(wanted)
+        if isinstance(value, str) and "," in value:
+            raise BadValue(f"{wanted}, with a decimal point")
+        try:
+            result = float(value)
+        except ValueError:
+            raise BadValue(wanted) from None
+        if not math.isfinite(result) or not low <= result <= high:
+            raise BadValue(wanted)
+        return result
+
+    return parse
+
+
+def integer(low: int, high: int) -> Parser:
+    """A whole number in [low, high]; digit strings are numbers too, ``1M`` and ``1e6`` are not."""
+
+    def parse(value: Any) -> int:
+        wanted = f"a plain integer from {low} to {high}"
+        if isinstance(value, str) and value.strip().removeprefix("-").isascii() and value.strip().isdigit():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise BadValue(wanted)
+        return value
+
+    return parse
+
+
+def flag(value: Any) -> bool:
+    """A boolean; ``-e flag=false`` arrives as a string and means false."""
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | str) and str(value).strip().lower() in words:
+        return words[str(value).strip().lower()]
+    raise BadValue("true or false")
+
+
+def text(value: Any) -> str:
+    """A string that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise BadValue("a string that is not empty")
+    return str(value)
+
+
+def maybe_text(value: Any) -> str:
+    """A string, empty for none."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise BadValue("a string (quote it), or empty")
+    return str(value)
+
+
+def choice(*words: str) -> Parser:
+    """One of the given words."""
+
+    def parse(value: Any) -> str:
+        if value not in words:
+            raise BadValue("one of " + ", ".join(words))
+        return str(value)
+
+    return parse
+
+
+def absolute_path(value: Any) -> str:
+    """An absolute path."""
+    if not isinstance(value, str) or not value.startswith("/"):
+        raise BadValue("an absolute path")
+    return str(value)
+
+
+def plain(value: Any) -> Any:
+    """The value as built-in types all the way down (Ansible tags its strings), ready for JSON."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    if value is None:
+        return None
+    raise BadValue(f"plain YAML, not a {type(value).__name__}")
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """A mapping; its values are judged where they are used."""
+    if not isinstance(value, Mapping):
+        raise BadValue("a mapping")
+    result: dict[str, Any] = plain(value)
+    return result
+
+
+def sequence(value: Any) -> list[Any]:
+    """A list."""
+    if not isinstance(value, list | tuple):
+        raise BadValue("a list")
+    result: list[Any] = plain(value)
+    return result
+
+
+def words(value: Any) -> list[str]:
+    """A list of strings."""
+    result = sequence(value)
+    if not all(isinstance(item, str) and item for item in result):
+        raise BadValue("a list of strings (quote them)")
+    return result
+
+
+def nullable(parse: Parser) -> Parser:
+    """``null`` (or an empty string) for "not set", else what ``parse`` takes."""
+    return lambda value: None if value is None or value == "" else parse(value)
+
+
+def capture_sizes(value: Any) -> list[int] | str:
+    """``auto`` or a list of positive integers."""
+    if value == "auto":
+        return "auto"
+    one = integer(1, 65536)
+    try:
+        return [one(item) for item in sequence(value)]
+    except BadValue:
+        raise BadValue("auto, or a list of positive integers") from None
+
+
+def setting(parse: Parser, default: Any = MISSING) -> Any:
+    """A dataclass field with its parser. A mutable default is copied for each instance."""
+    if isinstance(default, dict | list):
+        return field(default_factory=lambda: type(default)(default), metadata={"parse": parse})
+    return field(default=default, metadata={"parse": parse})
+
+
+PORT = integer(1, 65535)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every cluster-wide setting the plan reads. No defaults here: group_vars/all has the values, with their sources."""
+
+    container_image: str = setting(text)
+    tensor_parallel: int = setting(integer(1, 64))
+    gpu_memory_utilization: float = setting(number(0.01, 1.0))
+    max_model_len: int = setting(integer(1, 1 << 24))
+    engram: str = setting(choice("memory", "disk", "none"))
+    flashinfer_autotune: bool = setting(flag)
+    weights_path: str = setting(absolute_path)
+    served_model_name: str = setting(text)
+    api_port: int = setting(PORT)
+    api_host: str = setting(maybe_text)
+    master_port: int = setting(PORT)
+    distributed_executor_backend: str = setting(choice("mp"))
+    max_num_seqs: int = setting(integer(1, 4096))
+    max_num_batched_tokens: int = setting(integer(1, 1 << 20))
+    block_size: int = setting(integer(1, 4096))
+    kv_cache_memory_bytes: int | None = setting(nullable(integer(1, 1 << 40)))
+    speculative_config: dict[str, Any] | None = setting(nullable(mapping))
+    cudagraph_mode: str | None = setting(nullable(text))
+    cudagraph_capture_sizes: list[int] | str = setting(capture_sizes)
+    tool_call_parser: str | None = setting(nullable(text))
+    reasoning_parser: str | None = setting(nullable(text))
+    limit_mm_per_prompt: dict[str, Any] | None = setting(nullable(mapping))
+    default_chat_template_kwargs: dict[str, Any] | None = setting(nullable(mapping))
+    engram_config: dict[str, Any] | None = setting(nullable(mapping))
+    engine_extra_args: list[str] = setting(words)
+    node_memory_gib: float = setting(number(0.1, 4096))
+    memory_reserve_gib: float = setting(number(0, 4096))
+    kv_layout: str = setting(choice("sm12x-64-state", "stock", "full-attention"))
+    serve_nodes: dict[str, Any] = setting(mapping)
+    container_ulimits: dict[str, Any] = setting(mapping)
+    container_cap_add: list[str] = setting(words)
+    container_memory_limit: str = setting(maybe_text)
+    container_shm_size: str = setting(text)
+    container_devices: list[str] = setting(words)
+    container_gpus: str = setting(maybe_text)
+    container_mounts: list[Any] = setting(sequence)
+    container_base_env: dict[str, Any] = setting(mapping)
+    container_env: dict[str, Any] = setting(mapping)
+    profile_env: dict[str, Any] = setting(mapping)
+    nccl_env: dict[str, Any] = setting(mapping)
+    nccl_communicators: int = setting(integer(1, 64))
+    nccl_transport: str = setting(choice("roce", "socket"))
+    fabric_mtu: int = setting(integer(576, 65535))
+    fabric_lossless: bool = setting(flag)
+    storage_weights_mount: str = setting(maybe_text)
+    storage_cache_path: str = setting(maybe_text)
+    images_site_packages: str = setting(text)
+    images_patch_files: dict[str, Any] = setting(mapping)
+    images_stock_files: dict[str, Any] = setting(mapping)
+    images_patch_sha256: dict[str, Any] = setting(mapping)
+
+
+NAMES = tuple(f.name for f in fields(Settings))
+
+
+def read(variables: Mapping[str, Any]) -> tuple[Settings | None, list[Finding]]:
+    """Settings from variables by name. ``None`` with one finding per bad or missing setting otherwise."""
+    values: dict[str, Any] = {}
+    findings: list[Finding] = []
+    for item in fields(Settings):
+        if item.name not in variables:
+            findings.append(
+                error("setting-missing", f"{item.name} is not set.", "Set it in the profile or in group_vars/all.")
+            )
+            continue
+        value = variables[item.name]
+        try:
+            values[item.name] = item.metadata["parse"](value)
+        except BadValue as bad:
+            findings.append(
+                error("setting-invalid", f"{item.name} is {shown(value)} but must be {bad}.", "Correct the variable.")
+            )
+    return (None if findings else Settings(**values)), findings
+
+
+def shown(value: Any) -> str:
+    """The value as one short readable piece of text."""
+    short = repr(value) if not isinstance(value, str) else repr(str(value))
+    return short if len(short) <= 80 else short[:77] + "..."
