@@ -12,14 +12,14 @@ from ansible.utils.display import Display
 
 from gb10 import assess, deploy, fabric, todo
 from gb10.findings import error, errors, line
-from gb10.settings import flag, plain
+from gb10.settings import plain
 
 
 class ActionModule(ActionBase):
     """Argument ``facts``: the variable under which every node registered ``gb10_facts``.
 
-    Returns ``deploy`` (what is to run), ``todo`` (per node), ``images_missing`` (nodes), ``run`` (an id). Fails with one
-    line per error.
+    Returns ``deploy`` (what is to run), ``images`` (node to the archive it needs), ``run`` (an id). Fails with one line per
+    error.
     """
 
     _requires_connection = False
@@ -41,28 +41,18 @@ class ActionModule(ActionBase):
             if name not in facts
         ]
         planned = {rank["node"]: rank for rank in plan["ranks"]}
+        bundle = self._bundle(task_vars)
         if not findings:
-            settings = {key: plain(hostvars[names[0]].get(key)) for key in assess.SETTINGS}
+            settings = {key: plain(self._templar.template(task_vars.get(key))) for key in assess.SETTINGS}
             settings["weights_manifest"] = self._manifest(task_vars)
+            settings["image_sizes"] = {tag: image.get("size", 0) for tag, image in bundle.items()}
             findings = assess.assess(plan, {n: f for n, f in facts.items() if n in planned}, settings)
             Display().display(assess.facts_table(facts))
         for finding in findings:
-            Display().display(line(finding))
+            if finding.level == "warning":
+                Display().display(line(finding))
         if errors(findings):
             return result | {"failed": True, "msg": "\n".join(map(line, errors(findings)))}
-        archives = self._archives(task_vars)
-        per_node = {}
-        for name in names:
-            rank = planned.get(name)
-            image = (rank["image"], rank["image_digest"], archives.get(rank["image"], "")) if rank else None
-            host = hostvars[name]
-            per_node[name] = todo.node_todo(
-                facts[name],
-                image,
-                plain(host.get("docker_packages", [])),
-                plain(host.get("docker_daemon", {})),
-                flag(host.get("docker_restart_under_rank", False)),
-            )
         detected = {
             name: fabric.detect(facts[name], rank["address"], pins(hostvars[name])).environment(
                 str(hostvars[name].get("nccl_transport"))
@@ -72,8 +62,7 @@ class ActionModule(ActionBase):
         return result | {
             "changed": False,
             "deploy": deploy.resolve(plan, detected),
-            "todo": per_node,
-            "images_missing": [name for name in names if per_node[name]["image_archive"]],
+            "images": todo.images_to_bring(plan["ranks"], facts, {t: i["archive"] for t, i in bundle.items()}),
             "run": time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + uuid.uuid4().hex[:8],
         }
 
@@ -84,12 +73,11 @@ class ActionModule(ActionBase):
         files = json.loads((Path(source) / "manifest.json").read_text())["files"]
         return {entry["path"]: entry["size"] for entry in files}
 
-    def _archives(self, task_vars):
+    def _bundle(self, task_vars):
         source = str(self._templar.template(task_vars.get("images_source", "")) or "")
         if not source:
             return {}
-        images = json.loads((Path(source) / "images.json").read_text())["images"]
-        return {tag: image["archive"] for tag, image in images.items()}
+        return json.loads((Path(source) / "images.json").read_text())["images"]
 
 
 def pins(host):

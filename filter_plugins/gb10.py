@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gb10 import answer, deploy, report
+from gb10 import answer, deploy, report, todo
 from gb10.data import load
 
 
@@ -14,6 +14,7 @@ class FilterModule:
             "gb10_container": deploy.container,
             "gb10_data": load,
             "gb10_node_record": deploy.node_record,
+            "gb10_docker_todo": todo.docker_todo,
             "gb10_endpoint_fault": answer.endpoint_fault,
             "gb10_restart_reasons": lambda plan, hosts, names, key: deploy.restart_reasons(
                 plan, states(hosts, names, key)

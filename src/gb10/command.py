@@ -21,8 +21,8 @@ def capture_sizes(max_num_seqs: int, num_speculative_tokens: int) -> list[int]:
 
 def speculative_tokens(settings: Settings) -> int:
     """k of the speculative config, 0 without one."""
-    config = settings.speculative_config or {}
-    return int(config.get("num_speculative_tokens", 0))
+    value = (settings.speculative_config or {}).get("num_speculative_tokens", 0)
+    return value if isinstance(value, int) else 0
 
 
 def compilation_config(settings: Settings) -> dict[str, Any] | None:

@@ -9,6 +9,9 @@ from typing import Any
 
 from gb10 import command, environment
 from gb10.findings import Finding, error, errors, warning
+from gb10.memory import MemoryInput, plan_memory
+from gb10.memory_findings import input_findings, memory_findings
+from gb10.memory_table import memory_table
 from gb10.nodes import PER_NODE, Node, read_nodes
 from gb10.settings import NAMES, BadValue, Settings, integer, read, shown
 
@@ -49,6 +52,7 @@ def build(profile: str, hosts: Mapping[str, Mapping[str, Any]], image_ids: Mappi
         env, bad = environment.shared_environment(settings)
         findings += bad + environment.environment_warnings(env, settings) + _setting_findings(settings, env)
         findings += _image_findings(settings, image_ids)
+        findings += _add_memory(document, settings, env)
         if not errors(findings):
             digest = (image_ids or {}).get(settings.container_image, UNPINNED)
             document["ranks"] = [_rank(settings, env, node, nodes, digest) for node in nodes]
@@ -135,6 +139,47 @@ def _setting_findings(settings: Settings, env: Mapping[str, str]) -> list[Findin
                 )
             )
     return findings
+
+
+def _add_memory(document: Document, settings: Settings, env: Mapping[str, str]) -> list[Finding]:
+    """Fills ``memory`` and ``memory_table`` of the document, as far as the settings make sense together."""
+    given = memory_input(settings, env)
+    findings = input_findings(given)
+    if findings:
+        return findings
+    memory = plan_memory(given)
+    document["memory"] = memory.as_dict()
+    document["memory_table"] = memory_table(memory)
+    return memory_findings(given, memory)
+
+
+def memory_input(settings: Settings, env: Mapping[str, str]) -> MemoryInput:
+    """What the memory model needs, from settings and the ranks' environment."""
+
+    def whole(key: str) -> int | None:
+        value = env.get(key, "").strip()
+        return int(value) if value.isdigit() else None
+
+    return MemoryInput(
+        tensor_parallel=settings.tensor_parallel,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        block_size=settings.block_size,
+        num_speculative_tokens=command.speculative_tokens(settings),
+        engram=settings.engram,
+        kv_layout=settings.kv_layout,
+        flashinfer_autotune=settings.flashinfer_autotune,
+        nccl_max_nchannels=whole("NCCL_MAX_NCHANNELS"),
+        nccl_buffsize=whole("NCCL_BUFFSIZE"),
+        nccl_ll128_buffsize=whole("NCCL_LL128_BUFFSIZE"),
+        nccl_communicators=settings.nccl_communicators,
+        node_memory_gib=settings.node_memory_gib,
+        memory_reserve_gib=settings.memory_reserve_gib,
+        kv_cache_memory_bytes=settings.kv_cache_memory_bytes,
+        model=settings.memory_model,
+    )
 
 
 def environment_flag(value: str) -> bool:

@@ -194,6 +194,7 @@ class Settings:
     node_memory_gib: float = setting(number(0.1, 4096))
     memory_reserve_gib: float = setting(number(0, 4096))
     kv_layout: str = setting(choice("sm12x-64-state", "stock", "full-attention"))
+    memory_model: dict[str, Any] | None = setting(nullable(mapping))
     serve_nodes: dict[str, Any] = setting(mapping)
     container_ulimits: dict[str, Any] = setting(mapping)
     container_cap_add: list[str] = setting(words)

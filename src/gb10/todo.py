@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gb10.plan import UNPINNED
+from gb10.settings import flag, plain
 
 # community.docker's modules need it; from the distribution, never from pip into the system's Python.
 REQUESTS_PACKAGE = "python3-requests"
@@ -39,30 +40,34 @@ def has_image(facts: Mapping[str, Any], tag: str, image_id: str) -> bool:
     return False
 
 
-def node_todo(
-    facts: Mapping[str, Any],
-    image: tuple[str, str, str] | None,
-    docker_packages: list[str],
-    docker_daemon: Mapping[str, Any],
-    restart_under_rank: bool,
+def docker_todo(
+    facts: Mapping[str, Any], packages: list[str], daemon: Mapping[str, Any], restart_under_rank: object
 ) -> dict[str, Any]:
-    """One node's list.
+    """What the docker role does on one node.
 
-    ``image``: (tag, id or ``unpinned``, archive name or empty) where the node has a rank. Keys of the result:
-    ``packages`` to install, ``daemon_json`` (text or None), ``docker_restart_refused``, ``start_docker``,
-    ``image_archive`` to bring (empty: none).
+    Keys of the result: ``packages`` to install, ``daemon_json`` (new text or None), ``refused`` (Docker would have to
+    restart under a running rank), ``start``.
     """
     docker = facts["docker"]
-    packages = [] if docker["installed"] else list(docker_packages)
+    missing = [] if docker["installed"] else [str(name) for name in packages]
     if not facts["python"]["requests"]:
-        packages.append(REQUESTS_PACKAGE)
-    daemon_json = merged_daemon_json(docker["daemon_json"]["parsed"], docker_daemon)
+        missing.append(REQUESTS_PACKAGE)
+    daemon_json = merged_daemon_json(docker["daemon_json"]["parsed"], plain(daemon))
     runs = any(c["ours"] and c["state"] == "running" for c in docker["containers"])
-    lacks = image is not None and not has_image(facts, image[0], image[1])
     return {
-        "packages": packages,
+        "packages": missing,
         "daemon_json": daemon_json,
-        "docker_restart_refused": bool(daemon_json) and runs and not restart_under_rank,
-        "start_docker": not docker["reachable"],
-        "image_archive": image[2] if image is not None and lacks else "",
+        "refused": bool(daemon_json) and runs and not flag(restart_under_rank),
+        "start": not docker["reachable"],
+    }
+
+
+def images_to_bring(
+    ranks: Iterable[Mapping[str, Any]], facts: Mapping[str, Mapping[str, Any]], archives: Mapping[str, str]
+) -> dict[str, str]:
+    """Node name to the archive it needs, for every node that lacks its rank's image."""
+    return {
+        rank["node"]: archives.get(rank["image"], "")
+        for rank in ranks
+        if not has_image(facts[rank["node"]], rank["image"], rank["image_digest"])
     }

@@ -92,7 +92,7 @@ def test_seven_nodes_for_eight_ranks_are_refused() -> None:
 
 
 def test_eight_nodes_for_four_ranks_need_a_subset() -> None:
-    assert codes(plan.build("tp8-300k", hosts("tp8-300k", tensor_parallel=4))) == ["world-size"]
+    assert "world-size" in codes(plan.build("tp8-300k", hosts("tp8-300k", tensor_parallel=4)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,44 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need (root on Debian or Ubuntu).
+PROFILE ?= tp8-300k
+NODES ?= 8
+PYTHON ?= python3
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+LAB := -i .lab/inventory/hosts.yml
+# With fewer nodes the tensor parallel degree follows, as a visible override.
+FEWER := $(if $(filter-out 8,$(NODES)),-e tensor_parallel=$(NODES) -e '{"serve_nodes": {}}')
+
+.PHONY: help setup demo demo-down demo-clean test unit lint galaxy plan docs
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+setup: .venv/stamp ## the controller's environment in .venv
+.venv/stamp: requirements.txt pyproject.toml lab/setup.sh
+	PYTHON=$(PYTHON) lab/setup.sh
+	@touch $@
+
+demo: setup ## PROFILE= NODES=: a lab of eight nodes, the main job, the model's answer
+	python -m lab up --nodes $(NODES)
+	ansible-playbook $(LAB) site.yml -e profile=$(PROFILE) $(FEWER)
+
+demo-down: setup ## every node, network and daemon of the lab removed; the cache stays
+	python -m lab down
+
+demo-clean: setup ## demo-down, and the cache
+	python -m lab clean
+
+plan: setup ## PROFILE=: what would run, with numbers; contacts no node
+	ansible-playbook playbooks/plan.yml -e profile=$(PROFILE)
+
+test: setup ## everything: gates, unit tests, role scenarios and the cluster on the lab
+	pytest --durations=15 tests
+
+unit: setup ## the tests that need no lab, in seconds
+	pytest tests/unit
+
+lint: setup ## ruff, mypy, yamllint, ansible-lint, collections
+	pytest tests/gates
+
+docs: setup ## role docs from argument specs
+	python docs/generate.py
