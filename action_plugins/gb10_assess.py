@@ -18,8 +18,8 @@ from gb10.settings import plain
 class ActionModule(ActionBase):
     """Argument ``facts``: the variable under which every node registered ``gb10_facts``.
 
-    Returns ``deploy`` (what is to run), ``images`` (node to the archive it needs), ``run`` (an id). Fails with one line per
-    error.
+    Returns ``deploy`` (what is to run), ``images`` (node to the archive it needs), ``run`` (an id). Fails with one
+    line per error.
     """
 
     _requires_connection = False

@@ -18,7 +18,7 @@ from gb10.data import load
 
 
 class ActionModule(ActionBase):
-    """Arguments: ``url``, ``model``, ``head`` (bool), ``run`` (id), ``timeout``, ``slice``, ``answer_timeout`` in seconds."""
+    """Arguments: ``url``, ``model``, ``head``, ``booting``, ``run``, and ``timeout``, ``slice``, ``answer_timeout`` in s."""
 
     _supports_check_mode = True
     _VALID_ARGS = frozenset(("url", "model", "head", "run", "timeout", "slice", "answer_timeout", "booting"))

@@ -24,8 +24,14 @@ EXAMPLES = r"""
   register: asked
 """
 RETURN = r"""
-models: {description: "Answer to GET /v1/models: {status, body}. Status 0: no connection, the body says why.", returned: always, type: dict}
-completion: {description: "Answer to POST /v1/chat/completions, the same form; not asked (status 0) when the models were not listed.", returned: always, type: dict}
+models:
+  description: "Answer to GET /v1/models: {status, body}. Status 0: no connection, the body says why."
+  returned: always
+  type: dict
+completion:
+  description: The same of POST /v1/chat/completions; not asked (status 0) when the models were not listed.
+  returned: always
+  type: dict
 """
 
 import http.client
@@ -53,6 +59,16 @@ def ask(url, timeout, payload=None):
         return {"status": status, "body": raw.decode(errors="replace")[:2000]}
 
 
+def both(url, model, question, max_tokens, timeout):
+    """Answers to both requests; the question is asked only where the models were listed."""
+    models = ask(url + "/v1/models", timeout)
+    if models["status"] != 200:
+        return {"models": models, "completion": {"status": 0, "body": "not asked"}}
+    messages = [{"role": "user", "content": question}]
+    payload = {"model": model, "messages": messages, "max_tokens": max_tokens, "temperature": 0}
+    return {"models": models, "completion": ask(url + "/v1/chat/completions", timeout, payload)}
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -64,18 +80,7 @@ def main():
         },
         supports_check_mode=True,
     )
-    p = module.params
-    models = ask(p["url"] + "/v1/models", p["timeout"])
-    completion = {"status": 0, "body": "not asked"}
-    if models["status"] == 200:
-        payload = {
-            "model": p["model"],
-            "messages": [{"role": "user", "content": p["question"]}],
-            "max_tokens": p["max_tokens"],
-            "temperature": 0,
-        }
-        completion = ask(p["url"] + "/v1/chat/completions", p["timeout"], payload)
-    module.exit_json(changed=False, models=models, completion=completion)
+    module.exit_json(changed=False, **both(**module.params))
 
 
 if __name__ == "__main__":

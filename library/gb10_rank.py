@@ -8,7 +8,8 @@ module: gb10_rank
 short_description: State, phase and last words of this node's rank container
 description:
   - Reads one container through Docker's API socket. Changes nothing, works in check mode.
-  - With O(wait) it returns early when the container stops, when a fault shows in its log, or when the phase moves on from O(phase).
+  - With O(wait) it returns early when the container stops, when a fault shows in its log, or when the phase moves on
+    from O(phase).
 options:
   name: {description: Name of the container., type: str, default: gb10-rank}
   docker_socket: {description: Docker's API socket., type: path, default: /var/run/docker.sock}
@@ -29,7 +30,7 @@ rank:
   description: What was found. V(exists) alone is false where there is no container or no Docker.
   returned: always
   type: dict
-  sample: {exists: true, running: true, exit_code: 0, image_id: "sha256:...", labels: {}, started_at: "...", phase: serving, fault: null, log: []}
+  sample: {exists: true, running: true, exit_code: 0, image_id: "sha256:...", labels: {}, phase: serving, fault: null}
 """
 
 import http.client

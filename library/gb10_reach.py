@@ -68,7 +68,7 @@ def main():
                 next((line for line in output.splitlines() if "too long" in line or "loss" in line), output.strip())
             )
     if unreached:
-        what = "; ".join(f"{peer}: {word}" for peer, word in zip(unreached, words))
+        what = "; ".join(f"{peer}: {word}" for peer, word in zip(unreached, words, strict=True))
         module.fail_json(
             unreached=unreached,
             msg=f"error [peer-unreached] With MTU {p['mtu']} and no fragmentation: {what}. "

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Compares a checkpoint on this node with its manifest; a file that was hashed once is not hashed again until it changes."""
+"""Compares a checkpoint on this node with its manifest; what was hashed once is not hashed again until it changes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: gb10_weights
 short_description: Which files of a checkpoint are missing or wrong
 description:
-  - Size and sha256 of every file against the manifest. A receipt beside the checkpoint remembers what was hashed by size, modification time and
-    inode, so that a second look costs no reading.
+  - Size and sha256 of every file against the manifest. A receipt beside the checkpoint remembers what was hashed by
+    size, modification time and inode, so that a second look costs no reading.
   - Symbolic links are wrong by themselves, for a copied link carries no weights.
   - Writes nothing but the receipt, and that not in check mode; never reports a change.
 options:
@@ -33,6 +33,7 @@ import hashlib
 import json
 import os
 import tempfile
+from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -43,7 +44,7 @@ CHUNK = 1 << 22  # bytes
 def sha256(path):
     """Hex digest of a file."""
     digest = hashlib.sha256()
-    with open(path, "rb") as stream:
+    with path.open("rb") as stream:
         while chunk := stream.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -52,8 +53,7 @@ def sha256(path):
 def receipt_of(folder):
     """What was hashed before; empty when there is no readable receipt."""
     try:
-        with open(os.path.join(folder, RECEIPT)) as stream:
-            seen = json.load(stream)
+        seen = json.loads((folder / RECEIPT).read_text())
     except (OSError, ValueError):
         return {}
     return seen if isinstance(seen, dict) else {}
@@ -64,7 +64,7 @@ def write_receipt(folder, seen):
     handle, name = tempfile.mkstemp(dir=folder, prefix=RECEIPT)
     with os.fdopen(handle, "w") as stream:
         json.dump(seen, stream, sort_keys=True)
-    os.replace(name, os.path.join(folder, RECEIPT))
+    Path(name).replace(folder / RECEIPT)
 
 
 def compare(folder, files, verify_all):
@@ -73,12 +73,12 @@ def compare(folder, files, verify_all):
     reasons, seen, hashed = {}, {}, 0
     for entry in files:
         name = entry["path"]
-        path = os.path.join(folder, name)
-        if os.path.islink(path):
+        path = folder / name
+        if path.is_symlink():
             reasons[name] = "a symbolic link"
             continue
         try:
-            stat = os.stat(path)
+            stat = path.stat()
         except FileNotFoundError:
             reasons[name] = "missing"
             continue
@@ -108,13 +108,14 @@ def main():
     )
     p = module.params
     for entry in p["files"]:
-        if os.path.isabs(entry["path"]) or ".." in entry["path"].split("/"):
+        if entry["path"].startswith("/") or ".." in entry["path"].split("/"):
             module.fail_json(
                 msg=f"error [manifest-path] {entry['path']}: a manifest names files under the checkpoint only."
             )
-    reasons, seen, hashed = compare(p["path"], p["files"], p["verify_all"])
-    if hashed and not module.check_mode and os.path.isdir(p["path"]):
-        write_receipt(p["path"], seen)
+    folder = Path(p["path"])
+    reasons, seen, hashed = compare(folder, p["files"], p["verify_all"])
+    if hashed and not module.check_mode:
+        write_receipt(folder, seen)
     module.exit_json(changed=False, wrong=sorted(reasons), reasons=reasons, hashed=hashed)
 
 

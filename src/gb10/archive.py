@@ -1,4 +1,4 @@
-"""Reading a saved image (``docker save``) without an engine. The one place of the package that opens files given to it."""
+"""Reading a saved image (``docker save``) without an engine. With the ledger, the only file access of the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNK = 1 << 22  # bytes
 
 @dataclass(frozen=True)
 class Archive:
-    """What an archive holds: sha256 of the whole file and of the asked-for paths (hex), config digest, entrypoint, tags."""
+    """What an archive holds: sha256 (hex) of the whole and of the paths asked for, config digest, entrypoint, tags."""
 
     sha256: str
     image_id: str

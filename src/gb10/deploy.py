@@ -1,4 +1,4 @@
-"""From plan and facts to what runs: ranks with every detected value filled in, and why they must restart, if they must."""
+"""From plan and facts to what runs: ranks with every detected value filled in, and why they must restart."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def resolve(plan: Mapping[str, Any], detected: Mapping[str, Mapping[str, str]]) 
 
 
 def container(deploy: Mapping[str, Any], rank: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-    """Arguments of ``community.docker.docker_container`` for one rank (name, restart policy and network are the role's)."""
+    """Arguments of ``community.docker.docker_container`` for one rank; name, restart policy and network are the role's."""
     pinned = rank["image_digest"] != UNPINNED
     arguments: dict[str, Any] = {
         "image": rank["image_digest"] if pinned else rank["image"],

@@ -1,4 +1,4 @@
-"""Judging an image: the right bytes, an empty entrypoint, and each patch file patched or stock as its image needs it."""
+"""Judging an image: the right bytes, an empty entrypoint, each patch file patched or stock as its image needs it."""
 
 from __future__ import annotations
 

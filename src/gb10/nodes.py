@@ -41,9 +41,7 @@ def read_nodes(
     their ``node_rank``. Every rank 0..tensor_parallel-1 must be there exactly once.
     """
     if not hosts:
-        return [], [
-            error("no-nodes", "Group gb10 has no host.", "Give an inventory with -i, or fill inventory/hosts.yml.")
-        ]
+        return [], [error("no-nodes", "Group gb10 has no host.", "Give an inventory with -i.")]
     findings: list[Finding] = []
     for name in sorted(set(subset) - set(hosts)):
         findings.append(
@@ -138,7 +136,7 @@ def _node(name: str, rank: int, variables: Mapping[str, Any], findings: list[Fin
                 error(
                     "hca-is-interface",
                     f"nccl_ib_hca names {hca}, a network interface.",
-                    "Give the HCA (as in /sys/class/infiniband, for example rocep1s0f1), or leave it empty to detect it.",
+                    "Give the HCA (as in /sys/class/infiniband: rocep1s0f1), or leave it empty to detect it.",
                     name,
                 )
             )

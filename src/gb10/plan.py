@@ -128,13 +128,14 @@ def _setting_findings(settings: Settings, env: Mapping[str, str]) -> list[Findin
         )
     config = settings.speculative_config
     if config is not None:
+        tokens = config.get("num_speculative_tokens")
         try:
-            integer(1, 64)(config.get("num_speculative_tokens"))
+            integer(1, 64)(tokens)
         except BadValue as bad:
             findings.append(
                 error(
                     "setting-invalid",
-                    f"speculative_config.num_speculative_tokens is {shown(config.get('num_speculative_tokens'))} but must be {bad}.",
+                    f"speculative_config.num_speculative_tokens is {shown(tokens)} but must be {bad}.",
                     "Correct the variable.",
                 )
             )

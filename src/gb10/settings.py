@@ -164,7 +164,7 @@ PORT = integer(1, 65535)
 
 @dataclass(frozen=True)
 class Settings:
-    """Every cluster-wide setting the plan reads. No defaults here: group_vars/all has the values, with their sources."""
+    """Every cluster-wide setting the plan reads. No defaults here: group_vars/all has the values, with sources."""
 
     container_image: str = setting(text)
     tensor_parallel: int = setting(integer(1, 64))

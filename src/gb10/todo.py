@@ -31,7 +31,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_image(facts: Mapping[str, Any], tag: str, image_id: str) -> bool:
-    """Whether the node holds the very image: the id where it is pinned, else the tag. A tag alone never proves content."""
+    """Whether the node holds the very image: its id under its tag where it is pinned, else just the tag."""
     for image in facts["docker"]["images"]:
         if image_id == UNPINNED and tag in image["tags"]:
             return True
