@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class ActionModule(ActionBase):
-    """Argument ``folder``: where the ledger is kept. Returns ``ledger`` (path) and ``run``. Check mode leaves no entry."""
+    """Argument ``folder``: where the ledger is kept. Returns ``ledger`` (path) and ``run``. No entry in check mode."""
 
     _requires_connection = False
     _supports_check_mode = True

@@ -18,7 +18,7 @@ from gb10.data import load
 
 
 class ActionModule(ActionBase):
-    """Arguments: ``url``, ``model``, ``head``, ``booting``, ``run``, and ``timeout``, ``slice``, ``answer_timeout`` in s."""
+    """Arguments: ``url``, ``model``, ``head``, ``booting``, ``run``; ``timeout``, ``slice``, ``answer_timeout`` (s)."""
 
     _supports_check_mode = True
     _VALID_ARGS = frozenset(("url", "model", "head", "run", "timeout", "slice", "answer_timeout", "booting"))
@@ -31,7 +31,7 @@ class ActionModule(ActionBase):
         done, failed = marks.with_suffix(".ready"), marks.with_suffix(".failed")
         began, phase, fault = time.monotonic(), "", "it was not asked yet"
         # A rank that serves may have logged and survived a fault; only a boot is judged by its log.
-        signatures = load("engine_log") if args["booting"] else {"phases": load("engine_log")["phases"], "faults": []}
+        signatures = load("engine_log") | ({} if args["booting"] else {"faults": []})
         while time.monotonic() - began < float(args["timeout"]):
             if failed.exists():
                 return result | {
@@ -80,6 +80,6 @@ def death(rank):
     if not rank["exists"]:
         return f"the rank container is gone{': ' + rank['problem'] if rank.get('problem') else ''}"
     if not rank["running"]:
-        last = (rank.get("log") or ["(no log)"])[-1]
-        return f"the rank exited with code {rank['exit_code']}; its last line: {last}"
+        why = rank.get("cause") or (rank.get("log") or ["it left no log"])[-1]
+        return f"the rank exited with code {rank['exit_code']}: {why}"
     return ""

@@ -17,6 +17,7 @@ options:
   phase: {description: The phase already known., type: str, default: ""}
   phases: {description: "List of {name, pattern} in the order of a boot.", type: list, elements: dict, default: []}
   faults: {description: "List of {code, pattern, remedy}.", type: list, elements: dict, default: []}
+  cause: {description: Pattern of a line that tells why a rank ended; the first one counts., type: str, default: ""}
   lines: {description: How many last lines of the log to return., type: int, default: 20}
 author: gb10-cluster
 """
@@ -100,6 +101,12 @@ def fault_of(lines, faults):
     return None
 
 
+def cause_of(lines, pattern):
+    """The first line that matches: what follows it in a log is its consequence."""
+    found = (line.strip() for line in lines if re.search(pattern, line)) if pattern else iter(())
+    return next(found, "")[:500]
+
+
 def read(params):
     """One reading."""
     name = urllib.parse.quote(params["name"], safe="")
@@ -125,6 +132,7 @@ def read(params):
         "labels": info["Config"].get("Labels") or {},
         "phase": phase_of(lines, params["phases"]),
         "fault": fault_of(lines, params["faults"]),
+        "cause": cause_of(lines, params["cause"]),
         "log": [line[:500] for line in lines[-params["lines"] :]] if params["lines"] else [],
     }
 
@@ -138,6 +146,7 @@ def main():
             "phase": {"type": "str", "default": ""},
             "phases": {"type": "list", "elements": "dict", "default": []},
             "faults": {"type": "list", "elements": "dict", "default": []},
+            "cause": {"type": "str", "default": ""},
             "lines": {"type": "int", "default": 20},
         },
         supports_check_mode=True,

@@ -39,7 +39,7 @@ def resolve(plan: Mapping[str, Any], detected: Mapping[str, Mapping[str, str]]) 
 
 
 def container(deploy: Mapping[str, Any], rank: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-    """Arguments of ``community.docker.docker_container`` for one rank; name, restart policy and network are the role's."""
+    """Arguments of ``community.docker.docker_container`` for one rank, its name and network apart."""
     pinned = rank["image_digest"] != UNPINNED
     arguments: dict[str, Any] = {
         "image": rank["image_digest"] if pinned else rank["image"],

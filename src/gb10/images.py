@@ -27,7 +27,7 @@ def judge(
         findings.append(
             error(
                 "archive-differs",
-                f"{entry['archive']} has sha256 {held.sha256[:12]}, images.json says {str(entry['archive_sha256'])[:12]}.",
+                f"{entry['archive']} has sha256 {held.sha256[:12]}, not {str(entry['archive_sha256'])[:12]}.",
                 "Copy or build the archive again.",
             )
         )

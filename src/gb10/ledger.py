@@ -12,7 +12,7 @@ from gb10.history import following
 
 
 def append(path: Path, body: Mapping[str, Any]) -> None:
-    """Adds one entry. ValueError when the ledger does not verify, OSError when it cannot be written: it stays as it was."""
+    """Adds one entry. ValueError where the ledger does not verify, OSError where it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

@@ -47,7 +47,7 @@ def read_nodes(
         findings.append(
             error("subset-unknown", f"serve_nodes names {name}, which is not in group gb10.", "Correct serve_nodes.")
         )
-    # Each host's own number is judged even where a subset gives the ranks: the inventory must be right for every profile.
+    # Each host's own number is judged even where a subset gives the ranks: the inventory serves every profile.
     count = len(hosts) if subset else max(len(hosts), tensor_parallel)
     ranks = _ranks({name: v.get("node_rank") for name, v in hosts.items()}, count, "node_rank", findings)
     if subset:

@@ -1,0 +1,6 @@
+"""Makes tests/support.py importable from the scenarios' tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

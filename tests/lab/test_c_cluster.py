@@ -1,0 +1,144 @@
+"""The main job on eight nodes with a real engine: deployed, left alone, switched, interrupted, recovered."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+
+from lab_run import BOOT, ENVIRONMENT, identities, molecule, on_node, play, play_command, ranks, recap
+from support import ROOT
+
+COUNTED = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
+
+
+def profiles(found: dict[str, dict[str, object]]) -> set[str]:
+    return {rank["Config"]["Labels"]["gb10.profile"] for rank in found.values()}  # type: ignore[index]
+
+
+def until_said(process: subprocess.Popen[str], words: str, seconds: int) -> None:
+    """Reads a running playbook's output up to ``words``."""
+    assert process.stdout
+    end = time.monotonic() + seconds
+    said = ""
+    for line in process.stdout:
+        said += line
+        if words in line:
+            return
+        assert time.monotonic() < end, said[-3000:]
+    raise AssertionError(f"it ended before it said {words!r}:\n{said[-3000:]}")
+
+
+def start_order(names: Iterable[str]) -> list[str]:
+    found = ranks()
+    return sorted(names, key=lambda name: found[name]["State"]["StartedAt"])
+
+
+def test_cluster_scenario() -> None:
+    """site.yml: check, converge, idempotence, testinfra on all nodes."""
+    molecule("test", "cluster", seconds=2 * BOOT)
+
+
+def test_workers_started_from_the_highest_rank_down_and_the_head_last() -> None:
+    found = ranks()
+    by_rank = {int(rank["Config"]["Labels"]["gb10.rank"]): name for name, rank in found.items()}
+    assert start_order(found) == [by_rank[n] for n in (7, 6, 5, 4, 3, 2, 1, 0)]
+
+
+def test_second_run_disturbs_nothing() -> None:
+    before = identities()
+    done = play("site.yml")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert {node: numbers["changed"] for node, numbers in recap(done).items()} == dict.fromkeys(recap(done), 0)
+    assert COUNTED in done.stdout
+    assert identities() == before
+
+
+def test_check_mode_of_another_profile_predicts_and_changes_nothing() -> None:
+    before = identities()
+    done = play("site.yml", "--check", profile="tp8-1m")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "the plan changed" in done.stdout
+    assert identities() == before
+
+
+def test_status_and_verify() -> None:
+    status = play("playbooks/status.yml")
+    assert status.returncode == 0, status.stdout[-3000:]
+    assert status.stdout.count("running") >= 8
+    assert "serving" in status.stdout
+    verified = play("playbooks/verify.yml")
+    assert verified.returncode == 0, verified.stdout[-3000:]
+    assert COUNTED in verified.stdout
+
+
+def test_a_node_lost_after_the_first_play_stops_all_before_any_rank_is_touched() -> None:
+    """Case 20."""
+    before = identities()
+    command = play_command("site.yml", "-e", "max_num_seqs=4")
+    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        until_said(process, "PLAY [Deploy]", 240)
+        subprocess.run(["docker", "network", "disconnect", "gb10-lab", "spark-161"], check=True, timeout=60)
+        try:
+            rest = process.communicate(timeout=400)[0]
+        finally:
+            subprocess.run(
+                ["docker", "network", "connect", "--ip", "10.77.1.161", "gb10-lab", "spark-161"], check=True, timeout=60
+            )
+    assert process.returncode != 0
+    assert "spark-161" in rest
+    assert "UNREACHABLE" in rest or "peer-unreached" in rest
+    assert identities() == before
+
+
+def test_interrupted_switch_is_finished_by_the_same_command() -> None:
+    """Ctrl-C while ranks start; then the same command; every old rank is stopped before the first new one starts."""
+    before = identities()
+    command = play_command("site.yml", profile="tp8-1m")
+    with subprocess.Popen(
+        command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        until_said(process, "rank 6 on spark-166", 300)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert not {held[0] for held in before.values()} & {held[0] for held in identities().values()}
+    done = play("site.yml", profile="tp8-1m")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert COUNTED in done.stdout
+    assert profiles(ranks()) == {"tp8-1m"}
+
+
+def test_a_dead_rank_and_yesterdays_container_are_replaced_on_switching_back() -> None:
+    """Case 21: node 5 holds a container of the rank's name that somebody started by hand."""
+    image = ranks()["spark-162"]["Image"]
+    on_node("spark-162", "docker", "rm", "-f", "gb10-rank")
+    by_hand = on_node("spark-162", "docker", "run", "-d", "--name", "gb10-rank", image, "sleep", "3600")
+    assert by_hand.returncode == 0, by_hand.stderr
+    done = play("site.yml")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert COUNTED in done.stdout
+    found = ranks()
+    assert profiles(found) == {"tp8-300k"}
+    assert {int(r["Config"]["Labels"]["gb10.rank"]) for r in found.values()} == set(range(8))
+
+
+def test_every_run_is_on_record_and_the_ledger_verifies() -> None:
+    from gb10.history import verify
+
+    lines = (ROOT / "history/lab/ledger.jsonl").read_text().splitlines()
+    assert verify(lines) == []
+    entries = [json.loads(line) for line in lines]
+    outcomes = [entry["outcome"] for entry in entries if entry["kind"] == "end"]
+    assert {"changed", "unchanged", "failed"} <= set(outcomes)
+    begun = {entry["run"] for entry in entries if entry["kind"] == "begin"}
+    ended = {entry["run"] for entry in entries if entry["kind"] == "end"}
+    assert begun - ended, "the interrupted run has no end"
+
+
+def test_stop_leaves_no_rank() -> None:
+    done = play("playbooks/stop.yml")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert set(map(bool, ranks().values())) == {False}
