@@ -9,7 +9,7 @@ from lab.nodes import USER, Keys, Node
 
 
 def write(path: Path, nodes: list[Node], keys: Keys, *, engine: Path, weights: Path, images: Path) -> bool:
-    """Write the inventory to ``path`` and what this lab brings to group_vars beside it; return whether that changed one.
+    """Write the inventory to ``path`` and what this lab brings to group_vars beside it; return whether one changed.
 
     Args:
         engine: the engine tree on the controller.

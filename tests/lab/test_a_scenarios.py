@@ -1,4 +1,4 @@
-"""Each role on lab nodes: check mode predicts, converge acts, a second run changes nothing, testinfra proves the state."""
+"""Each role on lab nodes: check mode predicts, converge acts, a second run changes nothing, testinfra proves it."""
 
 from __future__ import annotations
 

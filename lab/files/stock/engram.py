@@ -1,0 +1,6 @@
+"""Lab stand-in for the stock engram.py of vLLM, as in vllm-dsv41:engram-mem.
+
+Its path in the image is real, its content is not; nothing imports it.
+"""
+
+VARIANT = "stock"
