@@ -28,7 +28,8 @@ def run(command: list[Any], seconds: int) -> subprocess.CompletedProcess[str]:
 
 def molecule(act: str, scenario: str, seconds: int = 600) -> None:
     """One molecule act; its output is the message when it fails."""
-    done = run([BIN / "molecule", act, "--scenario-name", scenario], seconds)
+    keep = ["--destroy", "never"] if act == "test" else []  # the lab is all scenarios': conftest.py removes it
+    done = run([BIN / "molecule", act, "--scenario-name", scenario, *keep], seconds)
     assert done.returncode == 0, f"molecule {act} {scenario}\n{done.stdout[-8000:]}{done.stderr[-4000:]}"
 
 

@@ -34,8 +34,8 @@ def test_vllm_takes_every_ranks_command_line_and_refuses_a_wrong_one() -> None:
     lines = [rank["argv"][2:] for p in PROFILES for rank in plan.build(p, hosts(p))["ranks"]]
     assert len(lines) == 20
     wrong = [*lines[0], "--no-such-flag"]
-    bad_method = [word.replace('"dspark"', '"sparkle"') for word in lines[0]]
-    judged = verdicts([*lines, wrong, bad_method])
+    bad_json = [word.replace('"dspark"', "dspark") for word in lines[0]]
+    judged = verdicts([*lines, wrong, bad_json])
     assert [v for v in judged[:20] if "accepted" not in v] == []
     assert all("refused" in v for v in judged[20:]), judged[20:]
     head = judged[0]["accepted"]

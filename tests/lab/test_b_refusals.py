@@ -86,8 +86,8 @@ def test_foreign_process_on_the_api_port() -> None:
         on_node("spark-153", "kill", holder.stdout.strip())
 
 
-def test_image_with_an_entrypoint_or_wrong_patch_is_refused_before_distribution(tmp_path: Path) -> None:
-    """Cases 6 and 16: the archive itself is read, its tag is not believed."""
+def test_an_archive_that_is_not_what_it_says_is_refused_before_distribution(tmp_path: Path) -> None:
+    """Case 16: the archive itself is read, neither its name nor its tag is believed."""
     inventory = inventory_with(tmp_path)
     source = (inventory.parent / "group_vars/lab.yml").read_text().split("images_source:")[1].split()[0].strip("'\"")
     bundle = tmp_path / "images"

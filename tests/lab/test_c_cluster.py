@@ -94,8 +94,13 @@ def test_a_node_lost_after_the_first_play_stops_all_before_any_rank_is_touched()
 
 
 def test_interrupted_switch_is_finished_by_the_same_command() -> None:
-    """Ctrl-C while ranks start; then the same command; every old rank is stopped before the first new one starts."""
+    """Ctrl-C while ranks start; then the same command. All old ranks are gone before the first new one starts.
+
+    Case 16: on one node the tag of the other profile's image is on another image: replaced by content.
+    """
     before = identities()
+    tagged = on_node("spark-157", "docker", "tag", ranks()["spark-157"]["Image"], "vllm-dsv41:latest")
+    assert tagged.returncode == 0, tagged.stderr
     command = play_command("site.yml", profile="tp8-1m")
     with subprocess.Popen(
         command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -109,6 +114,7 @@ def test_interrupted_switch_is_finished_by_the_same_command() -> None:
     assert done.returncode == 0, done.stdout[-3000:]
     assert COUNTED in done.stdout
     assert profiles(ranks()) == {"tp8-1m"}
+    assert len({rank["Image"] for rank in ranks().values()}) == 1
 
 
 def test_a_dead_rank_and_yesterdays_container_are_replaced_on_switching_back() -> None:
