@@ -40,5 +40,5 @@ unit: setup ## the tests that need no lab, in seconds
 lint: setup ## ruff, mypy, yamllint, ansible-lint, collections
 	pytest tests/gates
 
-docs: setup ## role docs from argument specs
+docs: setup ## roles.md and findings.md from their data
 	python docs/generate.py

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -13,6 +11,7 @@ from ansible.utils.display import Display
 from gb10 import assess, deploy, fabric, todo
 from gb10.findings import error, errors, line
 from gb10.settings import plain
+from gb10.sources import SourceError, image_index, manifest
 
 
 class ActionModule(ActionBase):
@@ -41,11 +40,16 @@ class ActionModule(ActionBase):
             if name not in facts
         ]
         planned = {rank["node"]: rank for rank in plan["ranks"]}
-        bundle = self._bundle(task_vars)
+        try:
+            bundle = image_index(self._source(task_vars, "images_source"))
+            files = manifest(self._source(task_vars, "weights_source"))
+        except SourceError as problem:
+            return result | {"failed": True, "msg": line(problem.finding)}
         if not findings:
             settings = {key: plain(self._templar.template(task_vars.get(key))) for key in assess.SETTINGS}
-            settings["weights_manifest"] = self._manifest(task_vars)
-            settings["image_sizes"] = {tag: image.get("size", 0) for tag, image in bundle.items()}
+            settings["weights_manifest"] = files
+            # Twice: the archive lies beside the image until it is loaded.
+            settings["image_sizes"] = {tag: 2 * image.get("size", 0) for tag, image in bundle.items()}
             findings = assess.assess(plan, {n: f for n, f in facts.items() if n in planned}, settings)
             Display().display(assess.facts_table(facts))
         for finding in findings:
@@ -66,18 +70,8 @@ class ActionModule(ActionBase):
             "run": time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + uuid.uuid4().hex[:8],
         }
 
-    def _manifest(self, task_vars):
-        source = str(self._templar.template(task_vars.get("weights_source", "")) or "")
-        if not source:
-            return None
-        files = json.loads((Path(source) / "manifest.json").read_text())["files"]
-        return {entry["path"]: entry["size"] for entry in files}
-
-    def _bundle(self, task_vars):
-        source = str(self._templar.template(task_vars.get("images_source", "")) or "")
-        if not source:
-            return {}
-        return json.loads((Path(source) / "images.json").read_text())["images"]
+    def _source(self, task_vars, name):
+        return str(self._templar.template(task_vars.get(name, "")) or "")
 
 
 def pins(host):

@@ -13,6 +13,7 @@ from gb10 import plan, report
 from gb10.findings import Finding, errors, line
 from gb10.names import unknown_variables
 from gb10.settings import NAMES, plain
+from gb10.sources import SourceError, image_index, manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 # Names beside the settings and the roles' own variables that are ours: a slip near one of them is refused.
@@ -38,7 +39,13 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         hostvars = task_vars["hostvars"]
         hosts = {name: plan.per_node(hostvars[name]) for name in task_vars["groups"].get("gb10", [])}
-        document = plan.build(str(task_vars["profile"]), plain(hosts), self._image_ids(task_vars))
+        try:
+            source = self._source(task_vars, "images_source")
+            image_ids = {tag: image["image_id"] for tag, image in image_index(source).items()} if source else None
+            manifest(self._source(task_vars, "weights_source"))
+        except SourceError as problem:
+            return result | {"failed": True, "msg": line(problem.finding)}
+        document = plan.build(str(task_vars["profile"]), plain(hosts), image_ids)
         names, prefixes = role_variables()
         known = [*NAMES, *EXTRA, *names]
         given = {name for host in hosts for name in hostvars[host] if not name.startswith(("ansible_", "gb10"))}
@@ -53,9 +60,5 @@ class ActionModule(ActionBase):
             return result | {"failed": True, "msg": "\n".join(map(line, errors(findings)))}
         return result | {"changed": False, "plan": document}
 
-    def _image_ids(self, task_vars):
-        source = str(self._templar.template(task_vars.get("images_source", "")) or "")
-        if not source:
-            return None
-        index = json.loads((Path(source) / "images.json").read_text())
-        return {tag: image["image_id"] for tag, image in index["images"].items()}
+    def _source(self, task_vars, name):
+        return str(self._templar.template(task_vars.get(name, "")) or "")

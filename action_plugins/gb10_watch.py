@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from ansible import constants
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -42,11 +43,15 @@ class ActionModule(ActionBase):
             if done.exists():
                 return result | {"changed": False, "phase": "ready", "seconds": round(time.monotonic() - began)}
             look = {"wait": float(args["slice"]), "phase": phase, **signatures}
-            reading = self._execute_module("gb10_rank", module_args=look, task_vars=task_vars)
-            rank = reading.get("rank")
-            if rank is None:  # the node does not answer: let Ansible say so
+            try:
+                reading = self._execute_module("gb10_rank", module_args=look, task_vars=task_vars)
+            except AnsibleConnectionFailure:  # the others must not wait for a node that is gone
                 failed.write_text(f"{node} cannot be reached")
-                return result | reading
+                raise
+            rank = reading.get("rank")
+            if rank is None:
+                failed.write_text(f"{node} cannot be read")
+                return result | reading | {"failed": True}
             why = death(rank)
             if why:
                 failed.write_text(f"{node}: {why}")
@@ -54,7 +59,8 @@ class ActionModule(ActionBase):
             if rank["phase"] != phase:
                 phase = rank["phase"]
                 Display().display(f"{node}: {phase} after {time.monotonic() - began:.0f} s", color="bright blue")
-            if args["head"] and phase == "serving":
+            # A rank that has served for long no longer has its start in the part of its log that is read.
+            if args["head"] and (phase == "serving" or not args["booting"]):
                 fault, text = self._ask(args, task_vars)
                 if not fault:
                     done.touch()

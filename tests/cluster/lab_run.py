@@ -26,10 +26,10 @@ def run(command: list[Any], seconds: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-def molecule(act: str, scenario: str, seconds: int = 600) -> None:
+def molecule(act: str, scenario: str, *more: str, seconds: int = 600) -> None:
     """One molecule act; its output is the message when it fails."""
     keep = ["--destroy", "never"] if act == "test" else []  # the lab is all scenarios': conftest.py removes it
-    done = run([BIN / "molecule", act, "--scenario-name", scenario, *keep], seconds)
+    done = run([BIN / "molecule", act, "--scenario-name", scenario, *keep, *more], seconds)
     assert done.returncode == 0, f"molecule {act} {scenario}\n{done.stdout[-8000:]}{done.stderr[-4000:]}"
 
 
