@@ -19,8 +19,11 @@ setup: .venv/stamp ## the controller's environment in .venv
 	@touch $@
 
 demo: setup ## PROFILE= NODES=: a lab of eight nodes, the main job, the model's answer
+	@echo "What $(PROFILE) needs on real nodes (no node is contacted):"
+	ansible-playbook -i inventory/hosts.yml playbooks/plan.yml -e profile=$(PROFILE)
 	python -m lab up --nodes $(NODES)
 	ansible-playbook $(LAB) site.yml -e profile=$(PROFILE) $(FEWER)
+	@python -m lab ask
 
 demo-down: setup ## every node, network and daemon of the lab removed; the cache stays
 	python -m lab down
@@ -32,7 +35,7 @@ plan: setup ## PROFILE=: what would run, with numbers; contacts no node
 	ansible-playbook playbooks/plan.yml -e profile=$(PROFILE)
 
 test: setup ## everything: gates, unit tests, role scenarios and the cluster on the lab
-	pytest --durations=15 tests
+	pytest --durations=15 tests/unit tests/gates tests/cluster
 
 unit: setup ## the tests that need no lab, in seconds
 	pytest tests/unit

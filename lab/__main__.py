@@ -1,4 +1,4 @@
-"""The lab's command line: check, up, status, down, clean."""
+"""The lab's command line: check, up, status, ask, down, clean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from lab import dockerd, engine, host, inventory, model, node_image, nodes, rank_image
+from lab import ask, dockerd, engine, host, inventory, model, node_image, nodes, rank_image
 from lab.cache import cache_dir
 from lab.run import LabError, each, interrupt, run, say, step
 
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         ("check", _check, "say what this machine lacks"),
         ("up", _up, "make the nodes run; repairs what is broken, changes nothing where all is well"),
         ("status", _status, "one line per node"),
+        ("ask", _ask, "each node's rank, and the endpoint's answer to one question"),
         ("down", _down, "remove the nodes, keep the cache"),
         ("clean", _clean, "remove the nodes and the cache"),
     ):
@@ -106,6 +107,18 @@ def _status(arguments: argparse.Namespace) -> int:
         print(f"{node.name}  rank {node.rank}  {node.address}  {known[node.name][0]}  {words}")
         healthy = healthy and all(found.values())
     return 0 if healthy else 1
+
+
+def _ask(arguments: argparse.Namespace) -> int:
+    if not dockerd.answers() or not nodes.existing():
+        print("lab: down; `make demo` makes it and deploys")
+        return 1
+    known = nodes.existing()
+    present = [node for node in nodes.first(len(nodes.OCTETS)) if node.name in known]
+    print("\n".join(ask.ranks(present)))
+    print(f"endpoint: http://{present[0].address}:{ask.API_PORT} ({ask.MODEL})")
+    print(f"{ask.QUESTION} -> {ask.answer(present[0])}")
+    return 0
 
 
 def _down(arguments: argparse.Namespace) -> int:

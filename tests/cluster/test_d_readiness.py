@@ -1,0 +1,80 @@
+"""Readiness is a right answer, within its limit (case 26): an engine that lives and lists its model is not enough."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from lab_run import BIN, INVENTORY, on_node, run
+
+# An engine as its log and /v1/models tell it, whose completions are what the test wants: run by the lab's Python.
+ENGINE = """
+import http.server, json, sys, time
+answer = sys.argv[1]
+class Handler(http.server.BaseHTTPRequestHandler):
+    def reply(self, body):
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    def do_GET(self):
+        self.reply({"data": [{"id": "deepseek-v4.1-flash"}]})
+    def do_POST(self):
+        if answer == "(silence)":
+            time.sleep(600)
+        self.reply({"choices": [{"message": {"content": answer}}]})
+print("INFO:     Application startup complete.", flush=True)
+http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
+"""
+LIMIT = 20  # seconds
+
+
+@pytest.fixture(autouse=True)
+def _gone_afterwards() -> Iterator[None]:
+    yield
+    on_node("spark-153", "docker", "rm", "-f", "gb10-rank")
+
+
+def serve(*command: str) -> None:
+    mount = "type=bind,source=/srv/lab/engine,target=/srv/lab/engine,readonly"
+    start = ["docker", "run", "-d", "--name", "gb10-rank", "--network", "host", "--mount", mount]
+    done = on_node("spark-153", *start, "vllm-dsv41:engram-mem", *command)
+    assert done.returncode == 0, done.stderr
+
+
+def watch() -> tuple[str, float]:
+    arguments = {"url": "http://10.77.1.153:8000", "model": "deepseek-v4.1-flash", "head": True, "booting": True}
+    arguments |= {"run": "test", "timeout": LIMIT, "slice": 3, "answer_timeout": 5}
+    began = time.monotonic()
+    done = run(
+        [BIN / "ansible", "spark-153", "-i", INVENTORY, "-b", "-m", "gb10_watch", "-a", json.dumps(arguments)], 180
+    )
+    return done.stdout + done.stderr, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [("(silence)", "timed out"), ("la la la la la la", "one repeated token"), ("1 2 3 4 5", "does not count")],
+)
+def test_a_living_engine_that_answers_wrong_is_not_ready(answer: str, words: str) -> None:
+    serve("/srv/lab/engine/bin/python", "-c", ENGINE, answer)
+    said, seconds = watch()
+    assert "FAILED" in said
+    assert f"not ready after {LIMIT} s (phase serving)" in said
+    assert words in said
+    assert seconds < 3 * LIMIT
+
+
+def test_the_same_engine_with_the_right_answer_is() -> None:
+    serve("/srv/lab/engine/bin/python", "-c", ENGINE, "1 2 3 4 5 6 7 8 9 10")
+    assert "SUCCESS" in watch()[0]
+
+
+def test_a_rank_that_dies_ends_the_watch_at_once_with_its_cause() -> None:
+    serve("sh", "-c", "sleep 4; echo 'torch.OutOfMemoryError: CUDA out of memory.'; exit 3")
+    said, seconds = watch()
+    assert "the rank exited with code 3: torch.OutOfMemoryError: CUDA out of memory." in said
+    assert seconds < LIMIT
