@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -45,14 +44,13 @@ def serve(*command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def watch() -> tuple[str, float]:
+def watch() -> str:
     arguments = {"url": "http://10.77.1.153:8000", "model": "deepseek-v4.1-flash", "head": True, "booting": True}
     arguments |= {"run": "test", "timeout": LIMIT, "slice": 3, "answer_timeout": 5}
-    began = time.monotonic()
     done = run(
         [BIN / "ansible", "spark-153", "-i", INVENTORY, "-b", "-m", "gb10_watch", "-a", json.dumps(arguments)], 180
     )
-    return done.stdout + done.stderr, time.monotonic() - began
+    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -61,20 +59,19 @@ def watch() -> tuple[str, float]:
 )
 def test_a_living_engine_that_answers_wrong_is_not_ready(answer: str, words: str) -> None:
     serve("/srv/lab/engine/bin/python", "-c", ENGINE, answer)
-    said, seconds = watch()
+    said = watch()
     assert "FAILED" in said
     assert f"not ready after {LIMIT} s (phase serving)" in said
     assert words in said
-    assert seconds < 3 * LIMIT
 
 
 def test_the_same_engine_with_the_right_answer_is() -> None:
     serve("/srv/lab/engine/bin/python", "-c", ENGINE, "1 2 3 4 5 6 7 8 9 10")
-    assert "SUCCESS" in watch()[0]
+    assert "SUCCESS" in watch()
 
 
 def test_a_rank_that_dies_ends_the_watch_at_once_with_its_cause() -> None:
     serve("sh", "-c", "sleep 4; echo 'torch.OutOfMemoryError: CUDA out of memory.'; exit 3")
-    said, seconds = watch()
+    said = watch()
     assert "the rank exited with code 3: torch.OutOfMemoryError: CUDA out of memory." in said
-    assert seconds < LIMIT
+    assert "not ready after" not in said
