@@ -69,6 +69,7 @@ class ActionModule(ActionBase):
         message = f"{node}: not ready after {args['timeout']} s (phase {phase or 'starting'})"
         if args["head"]:
             message += f": {fault}"
+            message += "" if args["booting"] else ". Stop the ranks (playbooks/stop.yml) and run again"
             failed.write_text(message)
         return result | {"failed": True, "msg": message, "log": rank.get("log", [])}
 
