@@ -17,7 +17,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 
 from gb10.ledger import append
-from gb10.settings import NAMES
+from gb10.settings import SINGLE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -72,10 +72,10 @@ def commit():
 
 
 def overrides(loader):
-    """Extra variables by name. Only settings of the plan show their value: any other may be a secret."""
+    """Extra variables by name. Only settings of one value show it: anything else may hold a secret."""
     given = load_extra_vars(loader) if context.CLIARGS.get("extra_vars") else {}
     shown = {}
     for name in sorted(given):
-        plain = name in (*NAMES, "profile") and isinstance(given[name], str | int | float | bool)
+        plain = name in (*SINGLE, "profile") and isinstance(given[name], str | int | float | bool)
         shown[name] = str(given[name]) if plain else "(set)"
     return shown

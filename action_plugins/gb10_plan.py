@@ -10,9 +10,9 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from gb10 import plan, report
-from gb10.findings import Finding, errors, line
+from gb10.findings import Finding, error, errors, line
 from gb10.names import unknown_variables
-from gb10.settings import NAMES, plain
+from gb10.settings import NAMES, BadValue, maybe_text, plain
 from gb10.sources import SourceError, image_index, manifest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +27,14 @@ def role_variables():
         names += yaml.safe_load(spec.read_text())["argument_specs"]["main"].get("options", {})
     prefixes = [f"{p.name}_" for p in sorted(ROOT.glob("roles/*")) if p.is_dir()]
     return names, prefixes
+
+
+def builtin(name, value):
+    """The value of one variable as built-in types; a date that YAML made of a word is none."""
+    try:
+        return plain(value)
+    except BadValue as bad:
+        raise BadValue(f"{name} must be {bad}") from None
 
 
 class ActionModule(ActionBase):
@@ -45,15 +53,26 @@ class ActionModule(ActionBase):
             manifest(self._source(task_vars, "weights_source"))
         except SourceError as problem:
             return result | {"failed": True, "msg": line(problem.finding)}
-        document = plan.build(str(task_vars["profile"]), plain(hosts), image_ids)
+        try:
+            hosts = {host: {name: builtin(name, value) for name, value in own.items()} for host, own in hosts.items()}
+        except BadValue as bad:
+            return result | {"failed": True, "msg": line(error("setting-invalid", f"{bad}.", "Quote it."))}
+        document = plan.build(str(task_vars["profile"]), hosts, image_ids)
         names, prefixes = role_variables()
         known = [*NAMES, *EXTRA, *names]
         given = {name for host in hosts for name in hostvars[host] if not name.startswith(("ansible_", "gb10"))}
         slips = [f.as_dict() for f in unknown_variables(given, known, [*prefixes, "container_"])]
         document["findings"] = slips + document["findings"]
-        if task_vars.get("plan_file"):
-            target = Path(str(task_vars["plan_file"])).expanduser()
-            target.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
+        target = task_vars.get("plan_file")
+        try:
+            if target:
+                text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+                Path(maybe_text(target)).expanduser().write_text(text)
+        except (OSError, RuntimeError, BadValue) as problem:
+            bad = error(
+                "plan-file-unwritable", f"plan_file {target}: {problem}.", "Give a file in a directory that exists."
+            )
+            return result | {"failed": True, "msg": line(bad)}
         findings = [Finding(**f) for f in document["findings"]]
         Display().display(report.plan_text(document))
         if errors(findings):

@@ -11,7 +11,7 @@ class FilterModule:
 
     def filters(self):
         return {
-            "gb10_container": deploy.container,
+            "gb10_containers": deploy.containers,
             "gb10_data": load,
             "gb10_node_record": deploy.node_record,
             "gb10_docker_todo": todo.docker_todo,

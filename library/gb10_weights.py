@@ -8,7 +8,7 @@ module: gb10_weights
 short_description: Which files of a checkpoint are missing or wrong
 description:
   - Size and sha256 of every file against the manifest. A receipt beside the checkpoint remembers what was hashed by
-    size, modification time and inode, so that a second look costs no reading.
+    size, times and inode, so that a second look costs no reading.
   - Symbolic links are wrong by themselves, for a copied link carries no weights.
   - Writes nothing but the receipt, and that not in check mode; never reports a change.
 options:
@@ -82,13 +82,15 @@ def compare(folder, files, verify_all):
         except FileNotFoundError:
             reasons[name] = "missing"
             continue
+        if not path.is_file():
+            raise NotADirectoryError(f"{path} is no file")
         if stat.st_size != int(entry["size"]):
             reasons[name] = f"{stat.st_size} bytes, not {entry['size']}"
             continue
-        mark = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+        mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
         known = before.get(name)
-        if known and known[:3] == mark:
-            digest = known[3]
+        if known and known[:-1] == mark:
+            digest = known[-1]
         else:
             digest, hashed = sha256(path), hashed + 1
         seen[name] = [*mark, digest]
@@ -113,7 +115,12 @@ def main():
                 msg=f"error [manifest-path] {entry['path']}: a manifest names files under the checkpoint only."
             )
     folder = Path(p["path"])
-    reasons, seen, hashed = compare(folder, p["files"], p["verify_all"])
+    try:
+        reasons, seen, hashed = compare(folder, p["files"], p["verify_all"])
+    except OSError as problem:
+        module.fail_json(
+            msg=f"error [weights-blocked] {problem}: a file of the checkpoint belongs there. Look, and move it away."
+        )
     if hashed and not module.check_mode:
         write_receipt(folder, seen)
     module.exit_json(changed=False, wrong=sorted(reasons), reasons=reasons, hashed=hashed)

@@ -19,6 +19,24 @@ def capture_sizes(max_num_seqs: int, num_speculative_tokens: int) -> list[int]:
     return sorted({n * tokens for n in range(1, max_num_seqs + 1) for tokens in (k, k + 1)})
 
 
+# Options that argv() gives, or that stand for one of them. engine_extra_args must not give them again: vLLM takes the
+# last one, and the plan would be untrue.
+_OWNED = """
+    --model --served-model-name --host --port --headless --tensor-parallel-size -tp --distributed-executor-backend
+    --nnodes -n --node-rank -r --master-addr --master-port --gpu-memory-utilization --kv-cache-memory-bytes
+    --max-model-len --max-num-seqs --max-num-batched-tokens --block-size --speculative-config -sc --compilation-config
+    -cc --cudagraph-capture-sizes --engram-config --limit-mm-per-prompt --default-chat-template-kwargs
+    --enable-flashinfer-autotune --no-enable-flashinfer-autotune --tool-call-parser --enable-auto-tool-choice
+    --reasoning-parser --pipeline-parallel-size -pp --data-parallel-size -dp --api-key
+"""
+OWNED = frozenset(_OWNED.split())
+
+
+def options(args: list[str]) -> set[str]:
+    """The options in an argument list as vLLM reads them: without value, ``_`` as ``-``, ``-cc.x`` as ``-cc``."""
+    return {word.split("=")[0].split(".")[0].replace("_", "-") for word in args if word.startswith("-")}
+
+
 def speculative_tokens(settings: Settings) -> int:
     """k of the speculative config, 0 without one."""
     value = (settings.speculative_config or {}).get("num_speculative_tokens", 0)

@@ -66,6 +66,11 @@ def container(deploy: Mapping[str, Any], rank: Mapping[str, Any], run_id: str) -
     return arguments
 
 
+def containers(deploy: Mapping[str, Any], run_id: str) -> dict[str, dict[str, Any]]:
+    """``container`` of every rank, by node."""
+    return {rank["node"]: container(deploy, rank, run_id) for rank in deploy["ranks"]}
+
+
 def node_record(deploy: Mapping[str, Any], node: str) -> str:
     """What a node keeps of the last deployment, as JSON text: the same deployment gives the same text."""
     rank = next(rank for rank in deploy["ranks"] if rank["node"] == node)

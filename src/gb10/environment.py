@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ PER_NODE_KEYS = {
     "GLOO_SOCKET_IFNAME": "nccl_socket_ifname",
     "TP_SOCKET_IFNAME": "nccl_socket_ifname",
 }
+KEY = re.compile(r"^[A-Za-z_]\w*$", re.ASCII)
+
 # NCCL reads these with strtoll: a suffix is silently cut off.
 INTEGERS = ("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_IB_TC")
 
@@ -41,7 +44,15 @@ def shared_environment(settings: Settings) -> tuple[dict[str, str], list[Finding
     for layer in LAYERS:
         values: Mapping[str, Any] = getattr(settings, layer)
         for key, value in values.items():
-            if value is None:
+            if not KEY.match(key):
+                findings.append(
+                    error(
+                        "env-key-invalid",
+                        f"{layer} has a key {shown(key)}, which is no name of a variable.",
+                        "Use letters, digits and _.",
+                    )
+                )
+            elif value is None:
                 merged.pop(key, None)
             elif _is_string(value):
                 merged[key] = str(value)
@@ -49,7 +60,9 @@ def shared_environment(settings: Settings) -> tuple[dict[str, str], list[Finding
                 merged.pop(key, None)
                 findings.append(
                     error(
-                        "env-not-string", f"{layer}.{key} is {shown(value)}, not a string.", f'Quote it: {key}: "...".'
+                        "env-not-string",
+                        f"{layer}.{key} is {shown(value)}, not a line of text.",
+                        f'Quote it: {key}: "...".',
                     )
                 )
     findings += _judged(merged)
@@ -57,9 +70,9 @@ def shared_environment(settings: Settings) -> tuple[dict[str, str], list[Finding
 
 
 def _is_string(value: Any) -> bool:
-    """A string with content, or a single digit that YAML cannot have bent (0644 arrives as 420, 2.30 as 2.3)."""
+    """One line of text, or a single digit that YAML cannot have bent (0644 arrives as 420, 2.30 as 2.3)."""
     if isinstance(value, str):
-        return value != ""
+        return value != "" and not set(value) & set("\n\r\0")
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 7
 
 

@@ -52,8 +52,8 @@ def read_nodes(
     ranks = _ranks({name: v.get("node_rank") for name, v in hosts.items()}, count, "node_rank", findings)
     if subset:
         ranks = _ranks(dict(subset), len(subset), "serve_nodes", findings)
-    if len(ranks) != tensor_parallel:
-        known = len(subset or hosts)
+    known = len(subset or hosts)
+    if known != tensor_parallel:
         more = "Add the missing nodes" if known < tensor_parallel else "Name the nodes to use in serve_nodes"
         findings.append(
             error(

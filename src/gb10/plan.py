@@ -72,7 +72,7 @@ def _shared_variables(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str,
         first = next(iter(given))
         shared[name] = given[first]
         for host in names:
-            if host not in given or given[host] != given[first]:
+            if host not in given or repr(given[host]) != repr(given[first]):
                 findings.append(
                     error(
                         "setting-differs",
@@ -124,6 +124,15 @@ def _setting_findings(settings: Settings, env: Mapping[str, str]) -> list[Findin
                 "image-crossed",
                 f"engram is {settings.engram} but {settings.container_image} carries the {has} Engram files.",
                 "engram: memory needs the engram-mem image, engram: disk needs latest.",
+            )
+        )
+    owned = sorted(command.options(settings.engine_extra_args) & command.OWNED)
+    if owned:
+        findings.append(
+            error(
+                "engine-arg-owned",
+                f"engine_extra_args gives {', '.join(owned)}, which the plan sets.",
+                "Use the setting of that name: the memory plan and the ranks follow it.",
             )
         )
     config = settings.speculative_config
@@ -216,7 +225,7 @@ def _rank(settings: Settings, env: Mapping[str, str], node: Node, nodes: list[No
             {"type": "bind", "source": settings.storage_cache_path, "target": "/root/.cache", "read_only": False}
         )
     for mount in settings.container_mounts:
-        mounts.append({"type": "bind", "read_only": True, **mount})
+        mounts.append({"type": "bind", **mount})
     return {
         "rank": node.rank,
         "node": node.name,
@@ -225,12 +234,12 @@ def _rank(settings: Settings, env: Mapping[str, str], node: Node, nodes: list[No
         "image_digest": digest,
         "argv": command.argv(settings, node, nodes[0], len(nodes)),
         "env": environment.rank_environment(env, settings, node),
-        "ulimits": {key: str(value) for key, value in settings.container_ulimits.items()},
+        "ulimits": dict(settings.container_ulimits),
         "cap_add": list(settings.container_cap_add),
         "devices": list(settings.container_devices),
         "gpus": settings.container_gpus,
         "mounts": mounts,
-        "memory_limit": settings.container_memory_limit,
+        "memory_limit": settings.container_memory_limit or "",
         "shm_size": settings.container_shm_size,
     }
 

@@ -7,6 +7,7 @@ becomes a finding that names the variable, the value and what would be right.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
@@ -91,13 +92,6 @@ def choice(*words: str) -> Parser:
     return parse
 
 
-def absolute_path(value: Any) -> str:
-    """An absolute path."""
-    if not isinstance(value, str) or not value.startswith("/"):
-        raise BadValue("an absolute path")
-    return str(value)
-
-
 def plain(value: Any) -> Any:
     """The value as built-in types all the way down (Ansible tags its strings), ready for JSON."""
     if isinstance(value, Mapping):
@@ -161,19 +155,83 @@ def setting(parse: Parser, default: Any = MISSING) -> Any:
 
 PORT = integer(1, 65535)
 
+SIZE = re.compile(r"^[1-9]\d*(\.\d+)?[bkmg]?$", re.IGNORECASE)
+LIMIT = re.compile(r"^(-1|\d+)(:(-1|\d+))?$")
+DEVICE = re.compile(r"^/dev/[\w./-]+$")
+CAPABILITY = re.compile(r"^[A-Z_]+$")
+PATH = re.compile(r"^/[\w./@+-]*$")
+NAME = re.compile(r"^[\w./:@-]+$")
+
+
+def matching(pattern: re.Pattern[str], wanted: str) -> Parser:
+    """A string of the given form."""
+
+    def parse(value: Any) -> str:
+        if not isinstance(value, str) or not pattern.match(value):
+            raise BadValue(wanted)
+        return str(value)
+
+    return parse
+
+
+def each(parse: Parser) -> Parser:
+    """A list whose every item ``parse`` takes."""
+    return lambda value: [parse(item) for item in sequence(value)]
+
+
+size = matching(SIZE, "a size as Docker takes it, like 112g or 256m")
+device = matching(DEVICE, "a list of devices, like /dev/infiniband")
+capability = matching(CAPABILITY, "a list of capabilities, like IPC_LOCK")
+clean_path = matching(PATH, "an absolute path without spaces")
+clean_name = matching(NAME, "a name without spaces")
+
+
+def path(value: Any) -> str:
+    """An absolute path that stays where it says."""
+    if ".." in str(clean_path(value)).split("/"):
+        raise BadValue("an absolute path without ..")
+    return str(value)
+
+
+def ulimits(value: Any) -> dict[str, str]:
+    """Name to ``soft:hard`` or one number for both; -1 is unlimited."""
+    wanted = 'a mapping of limits, like {nofile: "1048576:1048576"}'
+    limits = {key: str(limit) for key, limit in mapping(value).items() if isinstance(limit, int | str)}
+    if len(limits) < len(value) or not all(LIMIT.match(limit) for limit in limits.values()):
+        raise BadValue(wanted)
+    return limits
+
+
+def gpus(value: Any) -> str:
+    """``all``, a count, or empty for none."""
+    if value in ("", None, "all") or str(value).isdigit():
+        return str(value or "")
+    raise BadValue("all, a number, or empty")
+
+
+def mounts(value: Any) -> list[dict[str, Any]]:
+    """Bind mounts: source and target absolute, read_only a flag."""
+    result = []
+    for item in sequence(value):
+        if not isinstance(item, dict) or not {"source", "target"} <= set(item) <= {"source", "target", "read_only"}:
+            raise BadValue("a list of {source, target, read_only}")
+        read_only = flag(item.get("read_only", True))
+        result.append({"source": path(item["source"]), "target": path(item["target"]), "read_only": read_only})
+    return result
+
 
 @dataclass(frozen=True)
 class Settings:
     """Every cluster-wide setting the plan reads. No defaults here: group_vars/all has the values, with sources."""
 
-    container_image: str = setting(text)
+    container_image: str = setting(clean_name)
     tensor_parallel: int = setting(integer(1, 64))
     gpu_memory_utilization: float = setting(number(0.01, 1.0))
     max_model_len: int = setting(integer(1, 1 << 24))
     engram: str = setting(choice("memory", "disk", "none"))
     flashinfer_autotune: bool = setting(flag)
-    weights_path: str = setting(absolute_path)
-    served_model_name: str = setting(text)
+    weights_path: str = setting(path)
+    served_model_name: str = setting(clean_name)
     api_port: int = setting(PORT)
     api_host: str = setting(maybe_text)
     master_port: int = setting(PORT)
@@ -196,13 +254,13 @@ class Settings:
     kv_layout: str = setting(choice("sm12x-64-state", "stock", "full-attention"))
     memory_model: dict[str, Any] | None = setting(nullable(mapping))
     serve_nodes: dict[str, Any] = setting(mapping)
-    container_ulimits: dict[str, Any] = setting(mapping)
-    container_cap_add: list[str] = setting(words)
-    container_memory_limit: str = setting(maybe_text)
-    container_shm_size: str = setting(text)
-    container_devices: list[str] = setting(words)
-    container_gpus: str = setting(maybe_text)
-    container_mounts: list[Any] = setting(sequence)
+    container_ulimits: dict[str, str] = setting(ulimits)
+    container_cap_add: list[str] = setting(each(capability))
+    container_memory_limit: str | None = setting(nullable(size))
+    container_shm_size: str = setting(size)
+    container_devices: list[str] = setting(each(device))
+    container_gpus: str = setting(gpus)
+    container_mounts: list[dict[str, Any]] = setting(mounts)
     container_base_env: dict[str, Any] = setting(mapping)
     container_env: dict[str, Any] = setting(mapping)
     profile_env: dict[str, Any] = setting(mapping)
@@ -220,6 +278,8 @@ class Settings:
 
 
 NAMES = tuple(f.name for f in fields(Settings))
+# Settings of one value, by their annotation: no mapping or list, in which an operator may have put a secret.
+SINGLE = tuple(f.name for f in fields(Settings) if "[" not in str(f.type))
 
 
 def read(variables: Mapping[str, Any]) -> tuple[Settings | None, list[Finding]]:

@@ -9,7 +9,7 @@ import pytest
 from support import codes, hosts
 
 from gb10 import plan
-from gb10.command import capture_sizes
+from gb10.command import OWNED, capture_sizes
 
 PROFILES = ("tp8-300k", "tp8-1m", "tp4-300k")
 KEYS = {
@@ -181,6 +181,22 @@ def test_a_number_given_as_a_string_plans_the_same() -> None:
         ("flashinfer_autotune", "perhaps"),
         ("weights_path", "models"),
         ("container_env", ["A=1"]),
+        ("container_shm_size", "banana"),
+        ("container_memory_limit", "1.5xyz"),
+        ("container_gpus", "two"),
+        ("container_devices", ["nope"]),
+        ("container_devices", ["/dev/x:y:z"]),
+        ("container_cap_add", ["a b"]),
+        ("container_ulimits", {"nofile": [1]}),
+        ("container_ulimits", {"x": "a:b:c"}),
+        ("container_ulimits", {"stack": None}),
+        ("container_mounts", [1]),
+        ("container_mounts", "/a:/b"),
+        ("container_mounts", [{"source": "/a"}]),
+        ("container_mounts", [{"source": "a", "target": "/b"}]),
+        ("weights_path", "/data/a b"),
+        ("weights_path", "/data/../etc"),
+        ("served_model_name", "a b; rm"),
     ],
 )
 def test_nonsense_is_refused_with_the_variables_name(name: str, value: Any) -> None:
@@ -213,6 +229,38 @@ def test_values_that_yaml_bent_are_refused(value: Any) -> None:
 def test_quoted_values_reach_the_container_literally(value: str) -> None:
     document = plan.build("tp8-300k", hosts("tp8-300k", container_env={"X": value}))
     assert document["ranks"][3]["env"]["X"] == value
+
+
+@pytest.mark.parametrize("key", ["C D", "E=F", "", "1A", "É"])
+def test_a_key_that_is_no_name_is_refused(key: str) -> None:
+    assert "env-key-invalid" in codes(plan.build("tp8-300k", hosts("tp8-300k", container_env={key: "x"})))
+
+
+def test_a_value_of_two_lines_is_refused() -> None:
+    assert "env-not-string" in codes(plan.build("tp8-300k", hosts("tp8-300k", container_env={"G": "a\nB=b"})))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--tensor-parallel-size=4"],
+        ["--port", "99"],
+        ["--max_model_len", "5"],
+        ["-tp", "2"],
+        ["-cc.mode=0"],
+        ["--model=x"],
+    ],
+)
+def test_an_option_that_the_plan_sets_is_refused_in_extra_args(args: list[str]) -> None:
+    assert codes(plan.build("tp8-300k", hosts("tp8-300k", engine_extra_args=args))) == ["engine-arg-owned"]
+    given = {word.split("=")[0] for r in plan.build("tp8-1m", hosts("tp8-1m"))["ranks"] for word in r["argv"]}
+    assert {word for word in given if word.startswith("--")} <= OWNED
+
+
+def test_eight_nodes_with_a_wrong_rank_are_still_eight() -> None:
+    given = hosts("tp8-300k")
+    given["spark-157"]["node_rank"] = "two"
+    assert codes(plan.build("tp8-300k", given)) == ["rank-invalid"]
 
 
 def test_zero_is_a_value_and_null_removes() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from gb10.sources import SourceError, image_index, manifest
 
-IMAGE = {"archive": "a.tar", "archive_sha256": "aa", "image_id": "sha256:bb", "size": 3}
+SUM = "a" * 64
+IMAGE = {"archive": "a.tar", "archive_sha256": SUM, "image_id": f"sha256:{SUM}", "size": 3}
 
 
 def test_no_source_is_no_error() -> None:
@@ -21,14 +22,30 @@ def test_no_source_is_no_error() -> None:
 def test_whole_sources_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"abc")
     (tmp_path / "images.json").write_text(json.dumps({"images": {"x:1": IMAGE | {"layers": []}}}))
-    (tmp_path / "manifest.json").write_text(json.dumps({"files": [{"path": "a.tar", "size": 3, "sha256": "aa"}]}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": [{"path": "a.tar", "size": 3, "sha256": SUM}]}))
     assert image_index(str(tmp_path)) == {"x:1": IMAGE}
     assert manifest(str(tmp_path)) == {"a.tar": 3}
 
 
+def test_a_manifest_may_stand_alone(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": [{"path": "b", "size": 3, "sha256": SUM}]}))
+    assert manifest(str(tmp_path)) == {"b": 3}
+
+
 @pytest.mark.parametrize(
     "content",
-    [None, "", "{", "[]", "{}", '{"images": []}', {"images": {"x:1": {}}}, {"images": {"x:1": IMAGE}}],
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"images": []}',
+        {"images": {"x:1": {}}},
+        {"images": {"x:1": IMAGE}},
+        {"images": {"x:1": IMAGE | {"size": -1}}},
+        {"images": {"x:1": IMAGE | {"image_id": "zz"}}},
+    ],
 )
 def test_a_broken_index_of_images_is_named(tmp_path: Path, content: Any) -> None:
     if content is not None:
@@ -43,7 +60,20 @@ def test_a_broken_index_of_images_is_named(tmp_path: Path, content: Any) -> None
 
 @pytest.mark.parametrize(
     "content",
-    [None, "x", "{}", '{"files": {}}x', {"files": [{"path": "a"}]}, {"files": [{"path": "a", "size": 4}]}],
+    [
+        None,
+        "x",
+        "{}",
+        '{"files": {}}x',
+        {"files": [{"path": "a"}]},
+        {"files": [{"path": "a", "size": 4, "sha256": SUM}]},
+        "[]",
+        {"files": []},
+        {"files": "x"},
+        {"files": [{"path": "a", "size": 3}]},
+        '{"files": [{"path": "a", "size": 1e400}]}',
+        {"files": [{"path": "../a", "size": 3, "sha256": SUM}]},
+    ],
 )
 def test_a_broken_manifest_is_named(tmp_path: Path, content: Any) -> None:
     (tmp_path / "a").write_bytes(b"abc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,22 @@ def test_a_damaged_shard_is_named(
     reasons, _hashed = look(tmp_path, manifest)
     assert list(reasons) == [SHARD]
     assert words in reasons[SHARD]
+
+
+def test_a_byte_flipped_under_the_old_times_is_found(tmp_path: Path, manifest: list[dict[str, Any]]) -> None:
+    assert look(tmp_path, manifest)[0] == {}
+    before = (tmp_path / SHARD).stat()
+    flip(tmp_path / SHARD)
+    os.utime(tmp_path / SHARD, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert list(look(tmp_path, manifest)[0]) == [SHARD]
+
+
+def test_a_directory_in_place_of_a_file_is_said(tmp_path: Path, manifest: list[dict[str, Any]]) -> None:
+    (tmp_path / SHARD).unlink()
+    (tmp_path / SHARD).mkdir()
+    state = run_module("gb10_weights", path=str(tmp_path), files=manifest)
+    assert "weights-blocked" in state["msg"]
+    assert SHARD in state["msg"]
 
 
 def test_the_whole_module_says_the_same(tmp_path: Path, manifest: list[dict[str, Any]]) -> None:
