@@ -8,7 +8,7 @@ LAB := -i .lab/inventory/hosts.yml
 # With fewer nodes the tensor parallel degree follows, as a visible override.
 FEWER := $(if $(filter-out 8,$(NODES)),-e tensor_parallel=$(NODES) -e '{"serve_nodes": {}}')
 
-.PHONY: help setup demo demo-down demo-clean test unit lint galaxy plan docs
+.PHONY: help setup demo demo-down demo-clean test unit lint plan goldens docs
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -33,6 +33,10 @@ demo-clean: setup ## demo-down, and the cache
 
 plan: setup ## PROFILE=: what would run, with numbers; contacts no node
 	ansible-playbook playbooks/plan.yml -e profile=$(PROFILE)
+
+goldens: setup ## the plans in tests/golden made anew: read their diff before you commit it
+	for p in tp8-300k tp8-1m tp4-300k; do \
+		ansible-playbook playbooks/plan.yml -e profile=$$p -e plan_file=tests/golden/$$p.json >/dev/null || exit 1; done
 
 test: setup ## everything: gates, unit tests, role scenarios and the cluster on the lab
 	pytest --durations=15 tests/unit tests/gates tests/cluster
