@@ -5,8 +5,10 @@ PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 LAB := -i .lab/inventory/hosts.yml
-# With fewer nodes the tensor parallel degree follows, as a visible override.
-FEWER := $(if $(filter-out 8,$(NODES)),-e tensor_parallel=$(NODES) -e '{"serve_nodes": {}}')
+# With fewer nodes the tensor parallel degree follows, as visible overrides; each rank then holds more of the lab model's
+# KV cache (eight times 301989888 bytes of group_vars/lab.yml, over the nodes).
+FEWER := $(if $(filter-out 8,$(NODES)),-e tensor_parallel=$(NODES) -e '{"serve_nodes": {}}' \
+	-e kv_cache_memory_bytes=$(shell expr 2415919104 / $(NODES)))
 
 .PHONY: help setup demo demo-down demo-clean test unit lint plan goldens docs
 
