@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from gb10 import assess, deploy, fabric, todo
 from gb10.findings import error, errors, line
+from gb10.ledger import new_run_id
 from gb10.settings import plain
 from gb10.sources import SourceError, image_index, manifest
 
@@ -67,7 +65,7 @@ class ActionModule(ActionBase):
             "changed": False,
             "deploy": deploy.resolve(plan, detected),
             "images": todo.images_to_bring(plan["ranks"], facts, {t: i["archive"] for t, i in bundle.items()}),
-            "run": time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + uuid.uuid4().hex[:8],
+            "run": new_run_id(),
         }
 
     def _source(self, task_vars, name):

@@ -9,14 +9,13 @@ import getpass
 import socket
 import subprocess
 import time
-import uuid
 from pathlib import Path
 
 from ansible import context
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 
-from gb10.ledger import append
+from gb10.ledger import append, new_run_id
 from gb10.settings import SINGLE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +31,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         ledger = Path(str(self._task.args["folder"])) / "ledger.jsonl"
-        run = str(task_vars.get("gb10_run") or time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + uuid.uuid4().hex[:8])
+        run = str(task_vars.get("gb10_run") or new_run_id())
         if self._task.check_mode:
             return result | {"changed": False, "skipped": True, "msg": "check mode leaves no record"}
         deployment = task_vars.get("gb10_deploy") or {}

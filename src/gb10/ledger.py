@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gb10.history import following
+
+
+def new_run_id() -> str:
+    """UTC time and something random: sorts by time, never the same twice."""
+    return time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + uuid.uuid4().hex[:8]
 
 
 def append(path: Path, body: Mapping[str, Any]) -> None:

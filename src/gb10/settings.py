@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gb10.findings import Finding, error
@@ -146,11 +146,9 @@ def capture_sizes(value: Any) -> list[int] | str:
         raise BadValue("auto, or a list of positive integers") from None
 
 
-def setting(parse: Parser, default: Any = MISSING) -> Any:
-    """A dataclass field with its parser. A mutable default is copied for each instance."""
-    if isinstance(default, dict | list):
-        return field(default_factory=lambda: type(default)(default), metadata={"parse": parse})
-    return field(default=default, metadata={"parse": parse})
+def setting(parse: Parser) -> Any:
+    """A dataclass field with its parser."""
+    return field(metadata={"parse": parse})
 
 
 PORT = integer(1, 65535)
