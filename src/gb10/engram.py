@@ -7,9 +7,20 @@ from functools import cache
 from math import isqrt
 from typing import Any
 
-from gb10.data import load
-
 GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class EngramTables:
+    """One table a layer. Every hash head owns a bucket range of prime size; heads are split over the ranks."""
+
+    layers: tuple[int, ...]
+    heads: int
+    """Hash heads of one table: (max_ngram_size - 1) x n_heads."""
+    bucket_floor: int
+    """The primes are the ones from here on, in order."""
+    row_bytes: int
+    """FP8 values and their scales."""
 
 
 @dataclass(frozen=True)
@@ -28,45 +39,46 @@ class EngramShard:
 
 
 @cache
-def head_rows() -> dict[int, tuple[int, ...]]:
+def head_rows(tables: EngramTables) -> dict[int, tuple[int, ...]]:
     """Rows of every hash head, per layer: primes in ascending order, none used twice (vLLM's EngramLayout)."""
-    data = load("model_v41")["engram"]
-    heads: int = data["heads"]
     primes: list[int] = []
-    candidate: int = data["bucket_floor"]
-    while len(primes) < heads * len(data["layers"]):
+    candidate = max(2, tables.bucket_floor)
+    while len(primes) < tables.heads * len(tables.layers):
         if all(candidate % d for d in range(2, isqrt(candidate) + 1)):
             primes.append(candidate)
         candidate += 1
-    return {layer: tuple(primes[n * heads : (n + 1) * heads]) for n, layer in enumerate(data["layers"])}
+    return {layer: tuple(primes[n * tables.heads : (n + 1) * tables.heads]) for n, layer in enumerate(tables.layers)}
 
 
-def engram_split(tensor_parallel: int) -> list[EngramShard]:
+def splits(tables: EngramTables, tensor_parallel: int) -> bool:
+    """Whether every rank gets a head: vLLM refuses a split that leaves one without."""
+    part = -(-tables.heads // tensor_parallel)
+    return (tensor_parallel - 1) * part < tables.heads
+
+
+def engram_split(tables: EngramTables, tensor_parallel: int) -> list[EngramShard]:
     """Row ranges and bytes of every rank, in rank order.
 
     Raises ValueError where vLLM's split would leave a rank without heads.
     """
-    data = load("model_v41")["engram"]
-    heads: int = data["heads"]
     if tensor_parallel < 1:
         raise ValueError(f"tensor_parallel must be at least 1, not {tensor_parallel}")
-    part = -(-heads // tensor_parallel)
-    if (tensor_parallel - 1) * part >= heads:
-        raise ValueError(f"{heads} Engram heads cannot be split over {tensor_parallel} ranks")
+    if not splits(tables, tensor_parallel):
+        raise ValueError(f"{tables.heads} Engram heads cannot be split over {tensor_parallel} ranks")
+    part = -(-tables.heads // tensor_parallel)
     shards = []
     for rank in range(tensor_parallel):
         rows = {
-            layer: (sum(sizes[: rank * part]), sum(sizes[: (rank + 1) * part])) for layer, sizes in head_rows().items()
+            layer: (sum(sizes[: rank * part]), sum(sizes[: (rank + 1) * part]))
+            for layer, sizes in head_rows(tables).items()
         }
         count = sum(end - start for start, end in rows.values())
-        shards.append(EngramShard(rank, rows, count * int(data["row_bytes"])))
+        shards.append(EngramShard(rank, rows, count * tables.row_bytes))
     return shards
 
 
-def engram_gib(tensor_parallel: int) -> float:
+def engram_gib(tables: EngramTables, tensor_parallel: int) -> float:
     """GiB of the largest rank's part. Ranks that vLLM could not fill count as an even split."""
-    try:
-        return max(shard.bytes for shard in engram_split(tensor_parallel)) / GIB
-    except ValueError:
-        total = sum(shard.bytes for shard in engram_split(1))
-        return total / tensor_parallel / GIB
+    if splits(tables, tensor_parallel):
+        return max(shard.bytes for shard in engram_split(tables, tensor_parallel)) / GIB
+    return engram_split(tables, 1)[0].bytes / tensor_parallel / GIB

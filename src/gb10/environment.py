@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gb10 import data
 from gb10.findings import Finding, error, warning
 from gb10.nodes import Node
 from gb10.settings import Settings, shown
@@ -33,8 +34,8 @@ KEY = re.compile(r"^[A-Za-z_]\w*$", re.ASCII)
 # NCCL reads these with strtoll: a suffix is silently cut off.
 INTEGERS = ("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_IB_TC")
 
-# Traffic class of DSCP 26 (26 * 4 + 2), the lossless class of the fabric role.
-LOSSLESS_TC = "106"
+# Traffic class of the fabric role's lossless class: its DSCP in the upper six bits, and ECN capable.
+LOSSLESS_TC = str(4 * int(data.load("fabric")["lossless"]["dscp"]) + 2)
 
 
 def shared_environment(settings: Settings) -> tuple[dict[str, str], list[Finding]]:
@@ -91,7 +92,7 @@ def _judged(env: Mapping[str, str]) -> list[Finding]:
                 )
             )
     for key in INTEGERS:
-        if key in env and not env[key].strip().isdigit():
+        if key in env and not (env[key].isascii() and env[key].strip().isdigit()):
             findings.append(
                 error(
                     "env-not-integer",
@@ -111,8 +112,7 @@ def rank_environment(shared: Mapping[str, str], settings: Settings, node: Node) 
         env[key] = interface
     if settings.nccl_transport == "roce":
         env["NCCL_IB_HCA"] = node.ib_hca or DETECTED
-        if node.gid_index:
-            env["NCCL_IB_GID_INDEX"] = node.gid_index
+        env["NCCL_IB_GID_INDEX"] = node.gid_index or DETECTED
         if settings.fabric_lossless:
             env.setdefault("NCCL_IB_TC", LOSSLESS_TC)
     else:

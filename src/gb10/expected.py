@@ -17,7 +17,6 @@ from gb10.settings import (
     mapping,
     maybe_text,
     nullable,
-    number,
     sequence,
     shown,
 )
@@ -37,9 +36,6 @@ class Expected:
 
     api_port: int = _setting(PORT, 8000)
     master_port: int = _setting(PORT, 29501)
-    gpu_memory_utilization: float | None = _setting(number(0.01, 1.0), None)
-    kv_cache_memory_bytes: int | None = _setting(nullable(integer(1, 1 << 40)), None)
-    memory_reserve_gib: float = _setting(number(0, 4096), 9)
     engram: str = _setting(choice("memory", "disk", "none"), "memory")
     nccl_transport: str = _setting(choice("roce", "socket"), "roce")
     fabric_mtu: int | None = _setting(nullable(integer(576, 65535)), None)
@@ -50,10 +46,12 @@ class Expected:
     storage_mounts: list[Any] = _setting(sequence, [])
     preflight_require_gpu: bool = _setting(flag, True)
     preflight_arch: str = _setting(maybe_text, "aarch64")
-    # What the controller holds: file path -> bytes; image tag -> bytes to come; image tag -> layer digests.
+    # What the controller holds: file path -> bytes; image name -> gb10.layout.Image; node -> bytes its image takes.
     weights_manifest: dict[str, Any] | None = _setting(mapping, None, variable=False)
-    image_sizes: dict[str, Any] = _setting(mapping, {}, variable=False)
-    image_layers: dict[str, Any] = _setting(mapping, {}, variable=False)
+    images: dict[str, Any] = _setting(dict, {}, variable=False)
+    image_space: dict[str, Any] = _setting(mapping, {}, variable=False)
+    # Nodes on which the fabric role will apply its netplan file: their rails have no address yet.
+    fabric_pending: list[Any] = _setting(sequence, [], variable=False)
     # In place of those of data/nodes.yml.
     kernel_faults: list[Any] | None = _setting(sequence, None, variable=False)
     free_margin_bytes: int | None = _setting(integer(0, 1 << 50), None, variable=False)

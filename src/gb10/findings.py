@@ -46,4 +46,5 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
 def line(finding: Finding) -> str:
     """One readable line: ``error [code] node: message. remedy``."""
     where = f"{finding.node}: " if finding.node else ""
-    return f"{finding.level} [{finding.code}] {where}{finding.message} {finding.remedy}".rstrip()
+    text = f"{finding.level} [{finding.code}] {where}{finding.message} {finding.remedy}"
+    return " ".join(text.split())  # an operator's own words may hold line breaks

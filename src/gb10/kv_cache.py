@@ -6,10 +6,12 @@ rank, and tensor parallelism does not divide DeepSeek's compressed cache. One bl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from gb10.data import load
+from gb10.model_config import Deepseek, builtin
 
 DSPARK_TOKENS = 5
 BATCHES_IN_FLIGHT = 2  # async scheduling without pipeline parallelism (VllmConfig.max_concurrent_batches)
@@ -49,23 +51,86 @@ class KvLayout:
         return _ceil(self.state_layers, self.bytes_per_block // page)
 
 
-def layout(name: str) -> KvLayout:
-    """DeepSeek-V4.1-Flash's layout ``sm12x-64-state`` (the report's images) or ``stock`` (released vLLM)."""
-    known = load("model_v41")["layouts"]
-    if name not in known:
-        raise ValueError(f"kv_layout {name!r} is unknown; it is one of {', '.join(known)}")
-    item = known[name]
+def layout(name: str, model: Deepseek | None = None) -> KvLayout:
+    """DeepSeek's layout ``sm12x-64-state`` (the report's images) or ``stock`` (released vLLM) for ``model``.
+
+    Without a model for DeepSeek-V4.1-Flash. Raises ValueError for an unknown name.
+    """
+    return _deepseek_layout(name, model or builtin())
+
+
+@cache
+def _deepseek_layout(name: str, model: Deepseek) -> KvLayout:
+    """Layers that own a compressed cache, every layer's window, and the compressors' rings, in blocks of one pool."""
+    data = load("model_v41")
+    if name not in data["layouts"]:
+        raise ValueError(f"kv_layout {name!r} is unknown; it is one of {', '.join(data['layouts'])}")
+    cut, sizes = data["layouts"][name], data["kv_bytes"]
+    index = model.index_head_dim + model.index_head_dim // 128 * 4
+
+    def page(states: int, width: int) -> int:
+        return _ceil(states * width, sizes["alignment"]) * int(sizes["alignment"])
+
+    buckets: dict[int, list[Pages]] = {}
+    for ratio in sorted(set(model.ratios)):
+        states = cut["states"] or data["block_size"] // ratio
+        pages = Pages(page(states, sizes["record"]) + page(states, index), model.ratios.count(ratio))
+        buckets.setdefault(states * ratio, []).append(pages)
+    window = page(cut["window_block"], sizes["record"])
+    rings = sum(1 for ratio in model.ratios if ratio > 1)
+    target, both = (
+        _grouped(buckets, Pages(window, layers), rings) for layers in (model.layers, model.layers + model.draft_layers)
+    )
+    if target[1] != both[1]:
+        raise ValueError(f"kv_layout {name} has blocks of other sizes with and without speculation for {model.name}")
     return KvLayout(
         name=name,
-        bytes_per_block=item["bytes_per_block"],
-        full=tuple(item["full"]),
-        window=item["window"]["tokens"],
-        window_block=item["window"]["block"],
-        window_groups=item["window"]["groups"],
-        window_groups_without_draft=item["window"]["groups_without_draft"],
-        state_layers=item["state"]["layers"],
-        state_row_bytes=item["state"]["row_bytes"],
+        bytes_per_block=both[1],
+        full=both[0],
+        window=model.window,
+        window_block=cut["window_block"],
+        window_groups=both[2],
+        window_groups_without_draft=target[2],
+        state_layers=rings,
+        state_row_bytes=sizes["state_row"],
     )
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Layers with pages alike: what one of them takes of a block."""
+
+    bytes: int
+    layers: int
+
+
+def _grouped(buckets: Mapping[int, list[Pages]], window: Pages, rings: int) -> tuple[tuple[int, ...], int, int]:
+    """Tokens a block of every full group, bytes of a block, number of window groups.
+
+    ``buckets``: the compressed caches by tokens a block. As vLLM's planner groups them (kv_cache_utils,
+    _get_packed_kv_cache_groups): layers of a bucket that repeat one pattern of pages are split into groups of as many
+    repeats as wastes least over all buckets, others stay whole.
+    """
+    # A bucket repeats a pattern when every kind of page is there as often: then that often, else 0.
+    repeats = {tokens: kinds[0].layers * (len({k.layers for k in kinds}) == 1) for tokens, kinds in buckets.items()}
+    most = max(repeats.values(), default=0)
+    size = _least_padding([*filter(None, repeats.values()), window.layers, *filter(None, [rings])], most) if most else 0
+    full: list[int] = []
+    widest = 0
+    for tokens, kinds in sorted(buckets.items(), reverse=True):
+        groups = _ceil(repeats[tokens], size) if repeats[tokens] else 1
+        full += [tokens] * groups
+        widest = max(widest, sum(_ceil(kind.layers, groups) * kind.bytes for kind in kinds))
+    if size:
+        groups = _ceil(window.layers, size)
+        return tuple(full), max(widest, _ceil(window.layers, groups) * window.bytes), groups
+    widest = max(widest, window.bytes)
+    return tuple(full), widest, _ceil(window.layers, widest // window.bytes)
+
+
+def _least_padding(counts: list[int], least: int) -> int:
+    """The size of a group, from ``least`` on, that pads the counts least; the largest of those (_approximate_gcd)."""
+    return min(range(least, max(*counts, least) + 1), key=lambda size: (sum(-n % size for n in counts), -size))
 
 
 def full_attention(

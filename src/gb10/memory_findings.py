@@ -8,129 +8,56 @@ disagree with; for other tensor parallel degrees and models the engine accountin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
-from gb10 import nccl_memory
+from gb10 import engram, nccl_memory
+from gb10.accounting import ENGINE, GIB, Accounting
 from gb10.data import load
 from gb10.findings import Finding, error, errors, warning
-from gb10.memory import ENGINE, GIB, Accounting, MemoryInput, MemoryPlan, engram_splits
-
-MODEL_KEYS = ("weights_gib", "layers", "kv_heads", "head_size", "dtype_bytes")
-
-
-def input_findings(i: MemoryInput) -> list[Finding]:
-    """Errors that make a plan impossible: absurd numbers, unknown layouts, speculation too deep."""
-    findings = [f for f in (_number(i, *rule) for rule in _RULES) if f]
-    if i.engram not in ("memory", "disk", "none"):
-        findings.append(_invalid("engram", i.engram, "memory, disk or none"))
-    if i.model is not None:
-        findings += _model_findings(i.model)
-    if findings:
-        return findings
-    try:
-        i.shape().blocks(i.max_model_len, i.max_num_batched_tokens, i.num_speculative_tokens)
-    except ValueError as bad:
-        return [error("memory-input", f"{bad}.", "Correct kv_layout, the model or num_speculative_tokens.")]
-    return []
+from gb10.memory import MemoryPlan, nccl_lost_gib
+from gb10.memory_input import LEAST_GMU, MemoryInput
+from gb10.model_config import Plain
+from gb10.node_memory import NodeMemory, largest_gmu, node_findings
 
 
-def memory_findings(i: MemoryInput, plan: MemoryPlan, node: str = "") -> list[Finding]:
-    """Every check of the memory plan, errors first. ``node`` names the node the input was measured on, if one was."""
+def memory_findings(i: MemoryInput, plan: MemoryPlan, nodes: Sequence[NodeMemory] = ()) -> list[Finding]:
+    """Every check of the memory plan, errors first. ``nodes``: those that were measured, in place of an estimate."""
     nccl = _nccl(i) if i.on_gpu else []
+    if i.auto and plan.gmu_recommended is None and i.kv_cache_memory_bytes is None and not errors(nccl):
+        return [*_auto(i, plan), *nccl]
     found = [*_settings(i), *nccl]
     if not errors(nccl):  # too many channels are the cause; what they leave no room for would only distract
-        found += [*_pool(i, plan), *_requests(plan), *(_room(plan) if i.on_gpu else []), *_disagreements(plan)]
+        found += [*_pool(i, plan), *_requests(plan), *(_room(i, plan) if i.on_gpu else []), *_disagreements(plan)]
     if i.on_gpu:
-        found += [*_headroom(i, plan), *startup_findings(i)]
-    named = [Finding(f.level, node, f.code, f.message, f.remedy) for f in found]
-    return sorted(named, key=lambda f: f.level != "error")
+        found += _headroom(i, plan)
+    if plan.start and nodes:
+        found += [finding for node in nodes for finding in node_findings(plan.start, node)]
+    else:
+        found += startup_findings(i)
+    return sorted(found, key=lambda f: f.level != "error")
 
 
-def startup_findings(i: MemoryInput, node: str = "") -> list[Finding]:
-    """Whether vLLM's first check passes: free memory after NCCL is up, against ceil(total x GMU).
-
-    An error when ``mem_available_gib`` was measured on the node; without it an estimate, hence a warning.
-    """
+def startup_findings(i: MemoryInput) -> list[Finding]:
+    """Whether vLLM's first check is expected to pass: free memory after NCCL is up, against ceil(total x GMU)."""
     if not i.on_gpu or i.kv_cache_memory_bytes is not None:
         return []
-    many = i.nccl_communicators if i.tensor_parallel > 1 else 0
-    args = (i.nccl_max_nchannels, i.tensor_parallel, i.nccl_buffsize, i.nccl_ll128_buffsize, many)
-    lost = (nccl_memory.available_loss_bytes(*args) + nccl_memory.gpu_bytes(i.nccl_max_nchannels, many)) / GIB
-    wanted = math.ceil(int(i.node_memory_gib * GIB) * i.gpu_memory_utilization) / GIB
-    measured = i.mem_available_gib is not None
-    if i.mem_available_gib is not None:
-        before, context = i.mem_available_gib, float(load("memory")["cuda_context_gib"])
-    else:
-        before, context = i.node_memory_gib - i.host_gib, 0.0
-    free = before - lost - context
+    lost = nccl_lost_gib(i)
+    total = int(i.node_memory_gib * GIB)
+    wanted = math.ceil(total * i.gpu_memory_utilization) / GIB
+    before = i.node_memory_gib - i.host_gib
+    free = before - lost
     if free >= wanted:
         return []
-    safe = max(0.0, math.floor(free / i.node_memory_gib * 1000) / 1000)
-    message = (
-        f"gpu_memory_utilization {i.gpu_memory_utilization:g} wants {wanted:.1f} of {i.node_memory_gib:.2f} GiB, "
-        f"{before:.1f} GiB {'are available' if measured else 'are expected to be available'}, "
-        f"{free:.1f} after NCCL and the CUDA context ({lost + context:.1f})."
-    )
-    remedy = f"Use at most {safe:.3f}, or free memory on the node."
-    if measured:
-        return [error("startup-memory", message, remedy, node)]
-    return [warning("startup-memory-estimate", message, remedy, node)]
-
-
-# --- input ------------------------------------------------------------------------------------------------------------
-
-_RULES: tuple[tuple[str, type, float, float, bool], ...] = (
-    # name, type, smallest, largest, may be None
-    ("tensor_parallel", int, 1, 1024, False),
-    ("gpu_memory_utilization", float, 0.01, 1.0, False),
-    ("max_model_len", int, 1, 1 << 24, False),
-    ("max_num_seqs", int, 1, 1 << 16, False),
-    ("max_num_batched_tokens", int, 1, 1 << 24, False),
-    ("block_size", int, 1, 1 << 16, False),
-    ("num_speculative_tokens", int, 0, 64, False),
-    ("nccl_max_nchannels", int, 1, 64, True),
-    ("nccl_buffsize", int, 1, 1 << 32, True),
-    ("nccl_ll128_buffsize", int, 1, 1 << 32, True),
-    ("nccl_communicators", int, 1, 64, False),
-    ("node_memory_gib", float, 1, 1 << 16, False),
-    ("memory_reserve_gib", float, 0, 1 << 16, False),
-    ("host_gib", float, 0, 1 << 16, False),
-    ("mem_available_gib", float, 0, 1 << 16, True),
-    ("weights_gib", float, 0, 1 << 16, True),
-    ("kv_cache_memory_bytes", int, 1, 1 << 46, True),
-)
-
-
-def _number(i: MemoryInput, name: str, kind: type, low: float, high: float, optional: bool) -> Finding | None:
-    value = getattr(i, name)
-    if value is None and optional:
-        return None
-    good = isinstance(value, int) if kind is int else isinstance(value, int | float)
-    if good and not isinstance(value, bool) and math.isfinite(value) and low <= value <= high:
-        return None
-    return _invalid(name, value, f"{'an integer' if kind is int else 'a number'} from {low:g} to {high:g}")
-
-
-def _model_findings(model: Mapping[str, Any]) -> list[Finding]:
-    findings = []
-    for key in MODEL_KEYS:
-        value = model.get(key)
-        whole = key != "weights_gib"
-        good = isinstance(value, int) if whole else isinstance(value, int | float)
-        if value is None or not good or isinstance(value, bool) or not math.isfinite(value) or value < whole:
-            findings.append(_invalid(f"model {key}", value, "a positive integer" if whole else "a number from 0"))
-    limit = model.get("max_model_len")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        findings.append(_invalid("model max_model_len", limit, "a positive integer"))
-    if model.get("accelerator", "gpu") not in ("gpu", "cpu"):
-        findings.append(_invalid("model accelerator", model.get("accelerator"), "gpu or cpu"))
-    return findings
-
-
-def _invalid(name: str, value: Any, right: str) -> Finding:
-    shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
-    return error("memory-input", f"{name} is {shown} but must be {right}.", "Correct the variable.")
+    safe = largest_gmu(total, int(free * GIB))
+    return [
+        warning(
+            "startup-memory-estimate",
+            f"gpu_memory_utilization {i.gpu_memory_utilization:g} wants {wanted:.1f} of {i.node_memory_gib:.2f} GiB, "
+            f"{before:.1f} GiB are expected to be available, {free:.1f} after NCCL ({lost:.1f}).",
+            f"Use at most {safe:.2f}, or free memory on the node." if safe else "Correct node_memory_gib.",
+        )
+    ]
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -140,7 +67,7 @@ def _settings(i: MemoryInput) -> list[Finding]:
     """Settings the model does not run with."""
     findings = []
     size = load("model_v41")["block_size"]
-    if i.model is None and i.block_size != size:
+    if not isinstance(i.model, Plain) and i.block_size != size:
         findings.append(
             error(
                 "block-size",
@@ -148,12 +75,25 @@ def _settings(i: MemoryInput) -> list[Finding]:
                 f"Set block_size to {size}: others stop with 'No common block size'.",
             )
         )
-    if i.model is None and i.engram != "none" and not engram_splits(i):
-        heads = load("model_v41")["engram"]["heads"]
+    ranks, heads, kv_heads = (
+        i.tensor_parallel,
+        i.model.heads,
+        i.model.kv_heads if isinstance(i.model, Plain) else i.tensor_parallel,
+    )
+    if heads % ranks or max(kv_heads, ranks) % min(kv_heads, ranks):
+        own = f" and {kv_heads} key-value heads" if isinstance(i.model, Plain) else ""
+        findings.append(
+            error(
+                "heads-split",
+                f"{i.model.name} has {heads} attention heads{own}, which {ranks} ranks cannot share evenly.",
+                "Choose a tensor_parallel that divides them.",
+            )
+        )
+    elif i.tables is not None and not engram.splits(i.tables, i.tensor_parallel):
         findings.append(
             error(
                 "engram-split",
-                f"{heads} Engram heads cannot be split over {i.tensor_parallel} ranks: one would have none.",
+                f"{i.tables.heads} Engram heads cannot be split over {i.tensor_parallel} ranks: one would have none.",
                 "Use 8, 4 or 2 ranks.",
             )
         )
@@ -192,21 +132,26 @@ def _pool_finding(i: MemoryInput, plan: MemoryPlan, a: Accounting) -> Finding:
     make, suffix = (error, "") if firm else (warning, "-engine")
     other = "" if firm or a.name != ENGINE else f" The reported sum leaves {plan.reported.kv_gib:.2f} GiB."
     floor, ceiling = a.gmu_floor(), a.gmu_ceiling
-    if i.kv_cache_memory_bytes is not None:
-        raise_it = "raise kv_cache_memory_bytes"
+    if a.pinned_pool:
+        raise_it = f"raise kv_cache_memory_bytes to {a.pool_bytes(1)} or more"
     elif floor <= ceiling:
         raise_it = f"raise gpu_memory_utilization to {floor:g} or more (at most {ceiling:g})"
     else:
-        raise_it = "free memory: no gpu_memory_utilization holds it and keeps the reserve"
+        raise_it = f"{_other_ways(i, a)} (no gpu_memory_utilization holds it and keeps the reserve)"
+    raised = _sentence(raise_it)
     if a.kv_blocks <= 1:
-        spent = f"{a.used_gib + a.unexplained_gib:.2f} of the {a.budget_gib:.2f} GiB budget are used before it"
+        used = f"{a.used_gib + a.unexplained_gib:.2f} of the {a.budget_gib:.2f} GiB budget are used before it"
+        pinned = f"kv_cache_memory_bytes {a.kv_bytes} is below two blocks of {a.shape.bytes_per_block}, one held back"
         return make(
             f"kv-pool-empty{suffix}",
-            f"No memory is left for the KV cache ({a.kv_gib:.2f} GiB, {a.name} accounting): {spent}.{other}",
-            f"{raise_it[0].upper()}{raise_it[1:]}.",
+            f"No memory is left for the KV cache ({_size(a.kv_gib)}, {a.name} accounting): "
+            f"{pinned if a.pinned_pool else used}.{other}",
+            raised,
         )
     largest = a.largest_model_len
-    shorter = f"Set max_model_len to at most {largest}, or {raise_it}." if largest else f"{raise_it.capitalize()}."
+    shorter = f"Set max_model_len to at most {largest}, or {raise_it}." if largest else raised
+    if largest and not a.pinned_pool and floor > ceiling:
+        shorter = f"Set max_model_len to at most {largest}: no GMU holds {i.max_model_len} and keeps the reserve."
     return make(
         f"kv-pool-too-small{suffix}",
         f"One request of max_model_len {i.max_model_len:,} needs {_size(plan.request_gib)} of KV cache, "
@@ -215,9 +160,25 @@ def _pool_finding(i: MemoryInput, plan: MemoryPlan, a: Accounting) -> Finding:
     )
 
 
+def _other_ways(i: MemoryInput, a: Accounting) -> str:
+    """What makes room where no GMU does."""
+    ways = []
+    if a.gmu_ceiling * a.total_gib - a.used_gib - a.unexplained_gib > 0:  # some length fits
+        ways.append("shorten max_model_len")
+    if i.tables and i.engram == "memory":
+        ways.append("put Engram on disk")
+    if i.memory_reserve_gib > load("memory")["memory_reserve_gib"]:
+        ways.append("lower memory_reserve_gib")
+    return ", or ".join([*filter(None, [", ".join(ways)]), "use more nodes"])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _size(gib: float, digits: int = 2) -> str:
     """GiB, or MiB where GiB would show nothing."""
-    return f"{gib * 1024:.{digits}f} MiB" if abs(gib) < 0.1 else f"{gib:.{digits}f} GiB"
+    return f"{gib * 1024:.{digits}f} MiB" if 0 < abs(gib) < 0.1 else f"{gib:.{digits}f} GiB"
 
 
 def _requests(plan: MemoryPlan) -> list[Finding]:
@@ -229,6 +190,8 @@ def _requests(plan: MemoryPlan) -> list[Finding]:
     sums = ", ".join(f"{_size(a.kv_gib)} hold {a.requests:.1f} ({a.name})" for a in plan.accountings)
     floor = max(a.gmu_floor(seqs) for a in plan.accountings)
     raise_it = f"or gpu_memory_utilization {floor:g} would hold them" if floor <= 1 else "no GMU holds all"
+    if plan.deciding.pinned_pool:
+        raise_it = f"or kv_cache_memory_bytes {plan.deciding.pool_bytes(seqs)} would hold them"
     return [
         warning(
             "requests-below-max-num-seqs",
@@ -291,16 +254,37 @@ def _headroom(i: MemoryInput, plan: MemoryPlan) -> list[Finding]:
 
 def _headroom_finding(i: MemoryInput, a: Accounting, make: Any, code: str) -> Finding:
     outside = f", {a.outside_gib:.1f} outside the budget" if a.outside else ""
+    least, most = LEAST_GMU, a.gmu_ceiling
+    name, value = "gpu_memory_utilization", f"{i.gpu_memory_utilization:g}"
+    if a.pinned_pool:
+        most = a.kv_bytes - math.ceil((a.reserve_gib - a.headroom_gib) * GIB)
+        name, value, least = "kv_cache_memory_bytes", str(a.kv_bytes), 1
     result: Finding = make(
         code,
-        f"{a.headroom_gib:.1f} GiB of {a.total_gib:.2f} are left to the operating system at gpu_memory_utilization "
-        f"{i.gpu_memory_utilization:g}{outside} ({a.name} accounting); the reserve is {i.memory_reserve_gib:g}.",
-        f"Use at most {a.gmu_ceiling:g}." if not a.pinned_pool else "Lower kv_cache_memory_bytes.",
+        f"{a.headroom_gib:.1f} GiB of {a.total_gib:.2f} are left to the operating system at {name} "
+        f"{value}{outside} ({a.name} accounting); the reserve is {i.memory_reserve_gib:g}.",
+        f"Use at most {most if a.pinned_pool else format(most, 'g')}."
+        if most >= least
+        else "No number keeps it: lower memory_reserve_gib, or correct node_memory_gib.",
     )
     return result
 
 
-def _room(plan: MemoryPlan) -> list[Finding]:
+def _auto(i: MemoryInput, plan: MemoryPlan) -> list[Finding]:
+    """No GMU for ``auto`` to become."""
+    sums = ", ".join(f"from {a.gmu_floor():g} to {a.gmu_ceiling:g} ({a.name})" for a in plan.accountings)
+    reserve = plan.reported.reserve_gib
+    return [
+        error(
+            "gmu-auto-none",
+            "gpu_memory_utilization is auto, but no number holds one request of full length and keeps the reserve of "
+            f"{reserve:g} GiB: {sums}.",
+            _sentence(f"{_other_ways(i, plan.engine)}; or give the number yourself"),
+        )
+    ]
+
+
+def _room(i: MemoryInput, plan: MemoryPlan) -> list[Finding]:
     """A GMU must exist that both serves and keeps the reserve."""
     for a in plan.accountings:
         floor, ceiling = a.gmu_floor(), a.gmu_ceiling
@@ -311,7 +295,7 @@ def _room(plan: MemoryPlan) -> list[Finding]:
                     f"gmu-no-room{suffix}",
                     f"No gpu_memory_utilization both holds one request of full length (from {floor:g}) and keeps "
                     f"the reserve of {a.reserve_gib:g} GiB (up to {ceiling:g}), {a.name} accounting.",
-                    "Shorten max_model_len, put Engram on disk, or use more nodes.",
+                    _sentence(_other_ways(i, a)),
                 )
             ]
     return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import cache
 
 from gb10.findings import Finding, error
 
@@ -17,18 +18,24 @@ def unknown_variables(given: Iterable[str], known: Iterable[str], prefixes: Iter
 
     Ansible and argument specs let such variables through in silence.
     """
-    names = sorted(set(known))
+    names = tuple(sorted(set(known)))
     known_set = set(names)
     starts = tuple(prefixes)
     findings = []
     for name in sorted(set(given) - known_set):
         ours = name.startswith(starts)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5 if ours else SLIP)
+        near = nearest(name, names, 0.5 if ours else SLIP)
         if not ours and not near:
             continue
         remedy = f"Did you mean {near[0]}?" if near else "Remove it or rename it: the prefix is reserved."
         findings.append(error("variable-unknown", f"{name} is no variable of this project.", remedy))
     return findings
+
+
+@cache
+def nearest(name: str, names: tuple[str, ...], cutoff: float) -> list[str]:
+    """The one name that is like enough, if any. Clusters planned together ask the same again and again."""
+    return difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
 
 
 def group_of(profile: str) -> str:

@@ -8,11 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gb10 import rails
 from gb10.findings import Finding, error, warning
-from gb10.settings import BadValue, integer, maybe_text, shown
+from gb10.settings import BadValue, clean_name, each, integer, maybe_text, plain, shown
 
 # What each node may say for itself; everything else holds for the whole cluster.
-PER_NODE = ("node_rank", "ansible_host", "fabric_address", "nccl_ib_hca", "nccl_socket_ifname", "nccl_ib_gid_index")
+PER_NODE = (
+    "node_rank", "ansible_host", "fabric_address", "fabric_rails", "fabric_interfaces",
+    "nccl_ib_hca", "nccl_socket_ifname", "nccl_ib_gid_index",
+)  # fmt: skip
 
 # Linux interface names by the kernel's and udev's schemes; HCAs are rocep1s0f1, mlx5_0 and the like.
 INTERFACE = re.compile(r"^(en[opPxs]|eth\d|wl|ib\d|ibp|bond|br)")
@@ -76,6 +80,11 @@ def read_nodes(
             )
         )
     return nodes, findings
+
+
+def address_of(name: str, variables: Mapping[str, Any]) -> str:
+    """What engines talk over on a node: fabric_address, else the address Ansible uses."""
+    return str(variables.get("fabric_address") or variables.get("ansible_host") or name)
 
 
 def _ranks(given: Mapping[str, Any], count: int, what: str, findings: list[Finding]) -> dict[str, int]:
@@ -149,13 +158,38 @@ def _node(name: str, rank: int, variables: Mapping[str, Any], findings: list[Fin
                 name,
             )
         )
-    address = str(variables.get("fabric_address") or variables.get("ansible_host") or name)
+    findings += _stated_rails(name, variables)
+    address = address_of(name, variables)
     return Node(name, rank, address, pinned["nccl_ib_hca"], pinned["nccl_socket_ifname"], pinned["nccl_ib_gid_index"])
+
+
+def _stated_rails(node: str, variables: Mapping[str, Any]) -> list[Finding]:
+    """What is wrong with one host's fabric_rails and fabric_interfaces before it is contacted."""
+    findings: list[Finding] = []
+    for name, parse in (("fabric_rails", rails.stated), ("fabric_interfaces", each(clean_name))):
+        try:
+            parse(variables.get(name) or [])
+        except BadValue as bad:
+            message = f"{name} is {shown(variables[name])} but must be {bad}."
+            findings.append(error("setting-invalid", message, "Correct the variable.", node))
+    if findings:
+        return findings
+    own = rails.stated(plain(variables.get("fabric_rails") or []))
+    for number, rail in enumerate(own):
+        if rail.ip.is_link_local:
+            message = f"fabric_rails has {rail.ip}, which is link-local."
+            findings.append(warning("address-link-local", message, "Give the fabric a subnet of its own.", node))
+        for other in own[:number]:
+            if rail.network.overlaps(other.network):
+                message = f"fabric_rails puts {other} and {rail} in one subnet."
+                remedy = "Give each twin a subnet of its own: the kernel answers for both from one otherwise."
+                findings.append(warning("rails-share-subnet", message, remedy, node))
+    return findings
 
 
 def _addresses(nodes: list[Node]) -> list[Finding]:
     findings = []
-    seen: dict[str, str] = {}
+    seen: dict[Any, str] = {}
     for node in nodes:
         try:
             address = ipaddress.ip_address(node.address)
@@ -184,14 +218,15 @@ def _addresses(nodes: list[Node]) -> list[Finding]:
                     node.name,
                 )
             )
-        if node.address in seen:
+        address = getattr(address, "ipv4_mapped", None) or address
+        if address in seen:
             findings.append(
                 error(
                     "address-repeated",
-                    f"{address} is also the address of {seen[node.address]}.",
+                    f"{address} is also the address of {seen[address]}.",
                     "Give every node its own.",
                     node.name,
                 )
             )
-        seen.setdefault(node.address, node.name)
+        seen.setdefault(address, node.name)
     return findings

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gb10 import command, environment
 from gb10.findings import Finding, error, errors, warning
-from gb10.memory import MemoryInput, plan_memory
-from gb10.memory_findings import input_findings, memory_findings
-from gb10.memory_table import memory_table
+from gb10.memory import MemoryPlan
+from gb10.memory_input import MemoryInput
+from gb10.model_config import Checkpoint
 from gb10.nodes import PER_NODE, Node, read_nodes
+from gb10.planned import Facts, plan_for
 from gb10.settings import NAMES, BadValue, Settings, integer, read, shown
 
 Document = dict[str, Any]
@@ -30,11 +33,18 @@ def plan_hash(ranks: Iterable[Mapping[str, Any]]) -> str:
     return hashlib.sha256(canonical(list(ranks)).encode()).hexdigest()
 
 
-def build(profile: str, hosts: Mapping[str, Mapping[str, Any]], image_ids: Mapping[str, str] | None = None) -> Document:
+def build(
+    profile: str,
+    hosts: Mapping[str, Mapping[str, Any]],
+    image_ids: Mapping[str, str] | None = None,
+    facts: Facts | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Document:
     """The plan document (docs/plan.md has the contract).
 
     ``hosts``: every host of group gb10 with its variables. ``image_ids``: tag to image id (``sha256:<hex>``), as far as
-    the controller holds the images; ``None`` when it holds none.
+    the controller holds the images; ``None`` when it holds none. ``facts``: ``gb10`` documents by node, to plan with
+    the nodes' own memory. ``checkpoint``: the model, where it is not the built-in one.
     """
     shared, findings = _shared_variables(hosts)
     settings, bad = read(shared)
@@ -49,10 +59,16 @@ def build(profile: str, hosts: Mapping[str, Mapping[str, Any]], image_ids: Mappi
         "memory": {"reported": {}, "engine": {}},
     }
     if settings is not None:
-        env, bad = environment.shared_environment(settings)
-        findings += bad + environment.environment_warnings(env, settings) + _setting_findings(settings, env)
+        env, unread = environment.shared_environment(settings)
+        findings += unread + environment.environment_warnings(env, settings) + _setting_findings(settings, env)
         findings += _image_findings(settings, image_ids)
-        findings += _add_memory(document, settings, env)
+        if not unread:  # what NCCL takes would be that of variables left out
+            planned = plan_for(settings, env, nodes, facts, checkpoint)
+            findings += planned.findings
+            document["memory"] = planned.as_dict()
+            if planned.memory is not None:  # `auto` is a number from here on
+                share = planned.memory.input.gpu_memory_utilization
+                settings = replace(settings, gpu_memory_utilization=share)
         if not errors(findings):
             digest = (image_ids or {}).get(settings.container_image, UNPINNED)
             document["ranks"] = [_rank(settings, env, node, nodes, digest) for node in nodes]
@@ -60,23 +76,40 @@ def build(profile: str, hosts: Mapping[str, Mapping[str, Any]], image_ids: Mappi
     return document
 
 
+def planned_memory(
+    hosts: Mapping[str, Mapping[str, Any]], facts: Facts | None = None, checkpoint: Checkpoint | None = None
+) -> tuple[MemoryInput, MemoryPlan] | None:
+    """The memory model's input and result for what ``build`` would plan; None where the settings allow none."""
+    shared, _ = _shared_variables(hosts)
+    settings, _ = read(shared)
+    if settings is None:
+        return None
+    nodes, _ = read_nodes(hosts, _subset(shared), _tensor_parallel(shared))
+    env, unread = environment.shared_environment(settings)
+    if unread:
+        return None
+    memory = plan_for(settings, env, nodes, facts, checkpoint).memory
+    return None if memory is None else (memory.input, memory)
+
+
 def _shared_variables(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], list[Finding]]:
-    """The cluster-wide variables, which must be the same on every host."""
+    """The cluster-wide variables, which must be the same on every host; those of most hosts where they are not."""
     shared: dict[str, Any] = {}
     findings = []
-    names = list(hosts)
     for name in NAMES:
-        given = {host: hosts[host][name] for host in names if name in hosts[host]}
+        given = {host: repr(variables[name]) for host, variables in hosts.items() if name in variables}
         if not given:
             continue
-        first = next(iter(given))
-        shared[name] = given[first]
-        for host in names:
-            if host not in given or repr(given[host]) != repr(given[first]):
+        usual = Counter(given.values()).most_common(1)[0][0]
+        first = next(host for host, value in given.items() if value == usual)
+        shared[name] = hosts[first][name]
+        for host in hosts:
+            if given.get(host) != usual:
+                here = shown(hosts[host][name]) if host in given else "not set"
                 findings.append(
                     error(
                         "setting-differs",
-                        f"{name} is {shown(given.get(host))} here and {shown(given[first])} on {first}.",
+                        f"{name} is {here} here and {shown(shared[name])} on {first}.",
                         "It holds for the whole cluster: set it for the group.",
                         host,
                     )
@@ -104,7 +137,16 @@ def _setting_findings(settings: Settings, env: Mapping[str, str]) -> list[Findin
             error(
                 "ports-equal",
                 f"api_port and master_port are both {settings.api_port}.",
-                "Give the rendezvous (master_port) another port, for example 29501.",
+                "Give one of them another port: 8000 and 29501 are the usual ones.",
+            )
+        )
+    if settings.max_num_batched_tokens < settings.max_num_seqs:
+        findings.append(
+            error(
+                "batch-below-seqs",
+                f"max_num_batched_tokens {settings.max_num_batched_tokens} is below max_num_seqs "
+                f"{settings.max_num_seqs}: vLLM refuses that.",
+                "Correct one of them; 8192 and 8 are the usual ones.",
             )
         )
     on_disk = environment_flag(env.get("DSV41_ENGRAM_DISK", "0"))
@@ -145,51 +187,10 @@ def _setting_findings(settings: Settings, env: Mapping[str, str]) -> list[Findin
                 error(
                     "setting-invalid",
                     f"speculative_config.num_speculative_tokens is {shown(tokens)} but must be {bad}.",
-                    "Correct the variable.",
+                    "Correct it, or set speculative_config to null for none.",
                 )
             )
     return findings
-
-
-def _add_memory(document: Document, settings: Settings, env: Mapping[str, str]) -> list[Finding]:
-    """Fills ``memory`` and ``memory_table`` of the document, as far as the settings make sense together."""
-    given = memory_input(settings, env)
-    findings = input_findings(given)
-    if findings:
-        return findings
-    memory = plan_memory(given)
-    document["memory"] = memory.as_dict()
-    document["memory_table"] = memory_table(memory)
-    return memory_findings(given, memory)
-
-
-def memory_input(settings: Settings, env: Mapping[str, str]) -> MemoryInput:
-    """What the memory model needs, from settings and the ranks' environment."""
-
-    def whole(key: str) -> int | None:
-        value = env.get(key, "").strip()
-        return int(value) if value.isdigit() else None
-
-    return MemoryInput(
-        tensor_parallel=settings.tensor_parallel,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        block_size=settings.block_size,
-        num_speculative_tokens=command.speculative_tokens(settings),
-        engram=settings.engram,
-        kv_layout=settings.kv_layout,
-        flashinfer_autotune=settings.flashinfer_autotune,
-        nccl_max_nchannels=whole("NCCL_MAX_NCHANNELS"),
-        nccl_buffsize=whole("NCCL_BUFFSIZE"),
-        nccl_ll128_buffsize=whole("NCCL_LL128_BUFFSIZE"),
-        nccl_communicators=settings.nccl_communicators,
-        node_memory_gib=settings.node_memory_gib,
-        memory_reserve_gib=settings.memory_reserve_gib,
-        kv_cache_memory_bytes=settings.kv_cache_memory_bytes,
-        model=settings.memory_model,
-    )
 
 
 def environment_flag(value: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gb10.deploy import LABEL_PLAN, LABEL_PROFILE, LABEL_RANK
 from gb10.findings import Finding, line
+from gb10.memory_table import memory_table
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -19,14 +20,36 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def plan_text(document: Mapping[str, Any]) -> str:
     """The plan as printed: memory, ranks, warnings. (Errors are what the run fails with.)"""
     parts = [f"Plan of profile {document['profile']}"]
-    if document.get("memory_table"):
-        parts.append(str(document["memory_table"]))
+    if document["memory"].get("reported"):
+        parts.append(memory_table(document["memory"]))
     if document["ranks"]:
         rows = [(r["rank"], r["node"], r["address"], r["image"], r["image_digest"][:19]) for r in document["ranks"]]
         parts.append(table(("rank", "node", "address", "image", "digest"), rows))
     warnings = [line(Finding(**f)) for f in document["findings"] if f["level"] == "warning"]
     parts += ["\n".join(warnings)] if warnings else []
     return "\n\n".join(parts)
+
+
+def clusters_text(planned: Iterable[tuple[str, Mapping[str, Any] | None, Sequence[Finding]]]) -> str:
+    """One line per cluster: its inventory, what it would be (by the accounting that decides), how it is judged.
+
+    ``planned``: inventory, plan document (``None``: nothing to plan), findings. Warnings follow, each once.
+    """
+    rows: list[Sequence[object]] = []
+    warned: dict[str, list[str]] = {}
+    for inventory, document, findings in planned:
+        made = document or {"profile": "-", "head": "", "ranks": []}
+        memory = made.get("memory") or {}
+        held = memory.get(memory.get("deciding", "")) or {}
+        figures = [f"{held[key]:,}" if key in held else "-" for key in ("kv_tokens", "requests", "largest_model_len")]
+        counts = [sum(f.level == level for f in findings) for level in ("error", "warning")]
+        rows.append((inventory, made["profile"], made["head"] or "-", len(made["ranks"]), *figures, *counts))
+        for finding in findings:
+            if finding.level == "warning":
+                warned.setdefault(line(finding), []).append(inventory)
+    header = ("inventory", "profile", "head", "ranks", "KV tokens", "requests", "largest context", "errors", "warnings")
+    said = [f"{'all' if len(where) == len(rows) else ', '.join(where)}: {text}" for text, where in warned.items()]
+    return "\n\n".join([table(header, rows), *(["\n".join(said)] if said else [])])
 
 
 def status_table(states: Mapping[str, Mapping[str, Any] | None], names: Iterable[str]) -> str:

@@ -6,9 +6,10 @@ becomes a finding that names the variable, the value and what would be right.
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -32,7 +33,7 @@ def number(low: float, high: float) -> Parser:
             raise BadValue(f"{wanted}, with a decimal point")
         try:
             result = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise BadValue(wanted) from None
         if not math.isfinite(result) or not low <= result <= high:
             raise BadValue(wanted)
@@ -46,7 +47,7 @@ def integer(low: int, high: int) -> Parser:
 
     def parse(value: Any) -> int:
         wanted = f"a plain integer from {low} to {high}"
-        if isinstance(value, str) and value.strip().removeprefix("-").isascii() and value.strip().isdigit():
+        if isinstance(value, str) and value.isascii() and value.strip().isdigit() and len(value.strip()) < 20:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise BadValue(wanted)
@@ -98,6 +99,8 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
+    if isinstance(value, int) and value.bit_length() > 64:  # Python may not even print it
+        raise BadValue("plain YAML, not a number of more than 64 bits")
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
@@ -107,10 +110,14 @@ def plain(value: Any) -> Any:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A mapping; its values are judged where they are used."""
+    """A mapping that JSON can hold; its values are judged where they are used."""
     if not isinstance(value, Mapping):
         raise BadValue("a mapping")
     result: dict[str, Any] = plain(value)
+    try:
+        json.dumps(result, allow_nan=False)
+    except ValueError:
+        raise BadValue("a mapping without NaN and infinity") from None
     return result
 
 
@@ -130,9 +137,30 @@ def words(value: Any) -> list[str]:
     return result
 
 
-def nullable(parse: Parser) -> Parser:
-    """``null`` (or an empty string) for "not set", else what ``parse`` takes."""
-    return lambda value: None if value is None or value == "" else parse(value)
+# What -e KEY=VALUE makes of null is a word.
+NULL = ("", "null", "~", "none")
+
+
+def word_lists(value: Any) -> dict[str, list[str]]:
+    """Name to a list of strings."""
+    try:
+        return {name: words(item) for name, item in mapping(value).items()}
+    except BadValue:
+        raise BadValue("a mapping of lists of strings") from None
+
+
+def nullable(parse: Parser, words: Sequence[str] = NULL) -> Parser:
+    """``null``, or one of ``words`` in any case, for "not set", else what ``parse`` takes."""
+
+    def maybe(value: Any) -> Any:
+        if value is None or (isinstance(value, str) and value.strip().lower() in words):
+            return None
+        try:
+            return parse(value)
+        except BadValue as bad:
+            raise BadValue(f"{bad}, or null") from None
+
+    return maybe
 
 
 def capture_sizes(value: Any) -> list[int] | str:
@@ -144,6 +172,17 @@ def capture_sizes(value: Any) -> list[int] | str:
         return [one(item) for item in sequence(value)]
     except BadValue:
         raise BadValue("auto, or a list of positive integers") from None
+
+
+def gmu(value: Any) -> float | str:
+    """``auto`` or a share of the node's memory."""
+    if value == "auto":
+        return "auto"
+    try:
+        share: float = number(0.01, 1.0)(value)
+    except BadValue as bad:
+        raise BadValue(f"auto, or {bad}") from None
+    return share
 
 
 def setting(parse: Parser) -> Any:
@@ -218,13 +257,17 @@ def mounts(value: Any) -> list[dict[str, Any]]:
     return result
 
 
+# vLLM's CUDAGraphMode (config/compilation.py). NONE is no null: it turns graphs off, null leaves them to vLLM.
+GRAPHS = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Every cluster-wide setting the plan reads. No defaults here: group_vars/all has the values, with sources."""
 
     container_image: str = setting(clean_name)
     tensor_parallel: int = setting(integer(1, 64))
-    gpu_memory_utilization: float = setting(number(0.01, 1.0))
+    gpu_memory_utilization: float | str = setting(gmu)
     max_model_len: int = setting(integer(1, 1 << 24))
     engram: str = setting(choice("memory", "disk", "none"))
     flashinfer_autotune: bool = setting(flag)
@@ -239,7 +282,7 @@ class Settings:
     block_size: int = setting(integer(1, 4096))
     kv_cache_memory_bytes: int | None = setting(nullable(integer(1, 1 << 40)))
     speculative_config: dict[str, Any] | None = setting(nullable(mapping))
-    cudagraph_mode: str | None = setting(nullable(text))
+    cudagraph_mode: str | None = setting(nullable(choice(*GRAPHS), NULL[:-1]))
     cudagraph_capture_sizes: list[int] | str = setting(capture_sizes)
     tool_call_parser: str | None = setting(nullable(text))
     reasoning_parser: str | None = setting(nullable(text))
@@ -247,10 +290,12 @@ class Settings:
     default_chat_template_kwargs: dict[str, Any] | None = setting(nullable(mapping))
     engram_config: dict[str, Any] | None = setting(nullable(mapping))
     engine_extra_args: list[str] = setting(words)
-    node_memory_gib: float = setting(number(0.1, 4096))
+    node_memory_gib: float = setting(number(1, 4096))
     memory_reserve_gib: float = setting(number(0, 4096))
-    kv_layout: str = setting(choice("sm12x-64-state", "stock", "full-attention"))
-    memory_model: dict[str, Any] | None = setting(nullable(mapping))
+    kv_layout: str = setting(choice("sm12x-64-state", "stock"))
+    accelerator: str = setting(choice("gpu", "cpu"))
+    model_config: str = setting(maybe_text)
+    model_weights_gib: float | None = setting(nullable(number(0.001, 4096)))
     serve_nodes: dict[str, Any] = setting(mapping)
     container_ulimits: dict[str, str] = setting(ulimits)
     container_cap_add: list[str] = setting(each(capability))
@@ -271,7 +316,7 @@ class Settings:
     storage_cache_path: str = setting(maybe_text)
     images_site_packages: str = setting(text)
     images_patch_files: dict[str, Any] = setting(mapping)
-    images_stock_files: dict[str, Any] = setting(mapping)
+    images_stock_files: dict[str, list[str]] = setting(word_lists)
     images_patch_sha256: dict[str, Any] = setting(mapping)
 
 
@@ -301,6 +346,10 @@ def read(variables: Mapping[str, Any]) -> tuple[Settings | None, list[Finding]]:
 
 
 def shown(value: Any) -> str:
-    """The value as one short readable piece of text."""
-    short = repr(value) if not isinstance(value, str) else repr(str(value))
+    """The value as one short readable piece of text, in YAML's words."""
+    try:
+        short = repr(value) if not isinstance(value, str) else repr(str(value))
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        short = "a number of thousands of digits"
+    short = {"None": "null", "True": "true", "False": "false"}.get(short, short)
     return short if len(short) <= 80 else short[:77] + "..."

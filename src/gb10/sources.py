@@ -1,13 +1,13 @@
-"""What the controller holds to bring to nodes: the index of images, the manifest of the checkpoint."""
+"""What the controller holds to bring to nodes: the checkpoint and its manifest (images: gb10.layout)."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from gb10.findings import Finding, error
+from gb10.model_config import Checkpoint
 
 
 class SourceError(Exception):
@@ -16,34 +16,6 @@ class SourceError(Exception):
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
         self.finding = finding
-
-
-def image_index(folder: str) -> dict[str, dict[str, Any]]:
-    """Tag to ``{archive, archive_sha256, image_id, size}`` of ``folder/images.json``; empty for no folder.
-
-    Raises SourceError.
-    """
-    if not folder:
-        return {}
-    path = Path(folder) / "images.json"
-    remedy = "See docs/operations.md for its form, or empty images_source if the nodes have the images."
-    try:
-        images: dict[str, dict[str, Any]] = {
-            str(tag): {
-                "archive": str(entry["archive"]),
-                "archive_sha256": digest(entry["archive_sha256"]),
-                "image_id": "sha256:" + digest(str(entry["image_id"]).removeprefix("sha256:")),
-                "size": count(entry["size"]),
-            }
-            for tag, entry in json.loads(path.read_text())["images"].items()
-        }
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as problem:
-        raise SourceError(error("images-source-unreadable", f"{path}: {shown(problem)}.", remedy)) from None
-    for tag, entry in images.items():
-        if not (Path(folder) / entry["archive"]).is_file():
-            message = f"{path} names {entry['archive']} for {tag}, which is not there."
-            raise SourceError(error("images-source-unreadable", message, remedy))
-    return images
 
 
 def manifest(folder: str) -> dict[str, int] | None:
@@ -76,6 +48,40 @@ def manifest(folder: str) -> dict[str, int] | None:
     return sizes
 
 
+def checkpoint(model_config: str, weights_source: str) -> Checkpoint | None:
+    """The config.json that ``model_config`` names (the file, or its directory), else that of ``weights_source``.
+
+    None where neither has one. The bytes of the weights are those of model.safetensors.index.json beside it, else of
+    manifest.json, else unknown. Raises SourceError.
+    """
+    remedy = "Give the config.json of a checkpoint, or leave model_config empty for DeepSeek-V4.1-Flash."
+    path = Path(model_config or weights_source).expanduser()
+    try:
+        path = path / "config.json" if path.is_dir() else path
+        if not model_config and not (weights_source and path.name == "config.json" and path.is_file()):
+            return None
+        return Checkpoint(json.loads(path.read_text()), _weight_bytes(path.parent))
+    except (OSError, ValueError, RecursionError) as problem:
+        message = f"model_config: {path}: {shown(problem)}."
+        raise SourceError(error("model-config-unreadable", message, remedy)) from None
+
+
+def _weight_bytes(folder: Path) -> int | None:
+    """Bytes of all weights, as the index or else the manifest beside a config.json says; None where they do not."""
+    index, listed = folder / "model.safetensors.index.json", folder / "manifest.json"
+    path = index if index.is_file() else listed
+    if not path.is_file():
+        return None
+    try:
+        held = json.loads(path.read_text())
+        if path == index:
+            return count(held["metadata"]["total_size"]) or None
+        shards = [entry for entry in held["files"] if str(entry["path"]).endswith(".safetensors")]
+        return sum(count(entry["size"]) for entry in shards) or None
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError) as problem:
+        raise ValueError(f"{path.name} beside it: {shown(problem)}") from None
+
+
 def digest(value: object) -> str:
     """A sha256 in hex."""
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
@@ -97,5 +103,12 @@ def shown(problem: Exception) -> str:
     if isinstance(problem, KeyError):
         return f"no key {problem}"
     if isinstance(problem, OSError):
-        return str(problem.strerror)
-    return str(problem)
+        return str(problem.strerror or problem)
+    if isinstance(problem, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(problem, UnicodeDecodeError):
+        return "it is no UTF-8 text"
+    if isinstance(problem, json.JSONDecodeError):
+        where = f"line {problem.lineno}, column {problem.colno}"
+        return f"it is no JSON ({where}: {problem.msg})" if problem.doc.strip() else "it is empty"
+    return str(problem).rstrip(".")

@@ -10,35 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gb10.accounting import ENGINE, REPORTED
 from gb10.findings import errors, line
-from gb10.memory import (
-    ENGINE,
-    REPORTED,
-    MemoryInput,
-    gmu_ceiling,
-    gmu_floor,
-    gmu_recommended,
-    plan_memory,
-    with_gmu,
-)
-from gb10.memory_findings import input_findings, memory_findings, startup_findings
+from gb10.memory import gmu_ceiling, gmu_floor, gmu_recommended, plan_memory, with_auto, with_gmu
+from gb10.memory_findings import memory_findings
+from gb10.memory_input import MemoryInput, input_findings
 from gb10.memory_table import memory_table
+from gb10.model_config import Plain, builtin
+from gb10.node_memory import measure
 
 NCCL = {"nccl_max_nchannels": 8, "nccl_buffsize": 1048576}
 TP8_300K = MemoryInput(8, 0.80, 300000, engram="memory", **NCCL)
 TP8_1M = MemoryInput(8, 0.75, 1048576, engram="disk", flashinfer_autotune=True, **NCCL)
 TP4_300K = MemoryInput(4, 0.80, 300000, engram="disk", flashinfer_autotune=True, **NCCL)
 PROFILES = {"tp8-300k": TP8_300K, "tp8-1m": TP8_1M, "tp4-300k": TP4_300K}
-LLAMA = {"name": "lab", "weights_gib": 0.01, "layers": 2, "kv_heads": 8, "head_size": 32, "dtype_bytes": 2}
+LLAMA = Plain("LlamaForCausalLM", 1024, heads=8, layers=2, kv_heads=8, head_size=32, dtype_bytes=2)
 LAB = MemoryInput(
     8,
     0.5,
     1024,
-    engram="none",
-    kv_layout="full-attention",
     node_memory_gib=24,
     kv_cache_memory_bytes=16777216,
-    model={**LLAMA, "accelerator": "cpu", "max_model_len": 1024},
+    accelerator="cpu",
+    model=LLAMA,
+    weight_bytes=10 << 20,
 )
 
 
@@ -147,6 +142,8 @@ def test_vllm_lines():
         "model length is "
     )
     assert plan_memory(with_gmu(TP8_300K, 0.6)).engine.prints("GPU")[1] == "No available memory for the cache blocks."
+    pinned = plan_memory(replace(TP8_300K, kv_cache_memory_bytes=8 << 30)).engine.prints("GPU")[0]
+    assert pinned == "... reserved 8.0 GiB memory for KV Cache as specified by kv_cache_memory_bytes config ..."
 
 
 # --- the lab's model --------------------------------------------------------------------------------------------------
@@ -156,10 +153,13 @@ def test_lab_plans_exactly():
     plan = plan_memory(LAB)
     for a in plan.accountings:
         assert (a.kv_blocks, a.tokens, a.requests) == (512, 65536, 64)
-    assert plan.as_dict()["engine"]["prints"][1].startswith("CPU KV cache size: 65,536 tokens")
+    assert plan.engine.prints("CPU") == [  # a CPU worker says nothing of available memory
+        "CPU KV cache size: 65,536 tokens, Maximum concurrency for 1,024 tokens per request: 64.00x"
+    ]
     assert findings(LAB) == []
     assert plan.nccl_pinned_gib == plan.dev_shm_bytes == 0
     assert plan.gmu_recommended is None
+    assert plan.start is None
 
 
 def test_lab_pool_too_small():
@@ -195,6 +195,9 @@ def test_lab_pool_too_small():
         (replace(TP8_300K, nccl_buffsize=16777216), "warning", "nccl-buffsize", "16777216 pins 3.38 GiB a rank"),
         (replace(TP8_300K, kv_cache_memory_bytes=8 << 30), "warning", "kv-cache-memory-bytes", "skip its own"),
         (replace(TP8_1M, tensor_parallel=16), "error", "engram-split", "16 ranks"),
+        (replace(TP8_1M, tensor_parallel=3), "error", "heads-split", "64 attention heads, which 3 ranks"),
+        (replace(LAB, model=replace(LLAMA, heads=12)), "error", "heads-split", "12 attention heads and 8 key-"),
+        (replace(LAB, model=replace(LLAMA, kv_heads=6), tensor_parallel=4), "error", "heads-split", "6 key-value"),
         (replace(with_gmu(TP8_300K, 0.95), nccl_communicators=8), "warning", "startup-memory-estimate", "are expected"),
         (TP8_1M, "warning", "weights-disagree", "38.00 GiB a rank as reported and 49.55 as measured"),
         (TP8_300K, "warning", "kv-accountings-disagree", "8.70 GiB as reported, 14.96"),
@@ -207,6 +210,56 @@ def test_findings(i, level, code, words):
     assert words in found[code].message
     assert found[code].remedy
     assert "\n" not in line(found[code])
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "remedy"),
+    [
+        ({"kv_cache_memory_bytes": 1}, "kv-pool-empty", "Raise kv_cache_memory_bytes to 1509442560 or more."),
+        ({"kv_cache_memory_bytes": 1 << 30}, "kv-pool-too-small", "or raise kv_cache_memory_bytes to 1509442560 or"),
+        ({"kv_cache_memory_bytes": 1 << 40}, "host-headroom", "Use at most 28293097062."),
+        ({"kv_cache_memory_bytes": 8 << 30}, "requests-below-max-num-seqs", "kv_cache_memory_bytes 12074572800 would"),
+        (
+            {"max_num_batched_tokens": 1 << 20, "memory_reserve_gib": 25.0},
+            "kv-pool-too-small",
+            "at most 262016: no GMU",
+        ),
+        ({"node_memory_gib": 64.0}, "gmu-no-room", "Put Engram on disk, or use more nodes."),
+        ({"node_memory_gib": 64.0, "engram": "disk"}, "gmu-no-room-engine", "Use more nodes."),
+        (
+            {"memory_reserve_gib": 25.0, "max_num_batched_tokens": 1 << 20},
+            "gmu-no-room",
+            "Shorten max_model_len, put Engram on disk, lower memory_reserve_gib, or use more nodes.",
+        ),
+    ],
+)
+def test_remedies_are_numbers_and_ways_that_help(change, code, remedy):
+    i = replace(TP8_300K, **change)
+    found = {f.code: f.remedy for f in findings(i)}
+    assert remedy in found[code]
+    numbers = [word.strip(".,") for word in remedy.split() if word.strip(".,").isdigit()]
+    for most in map(int, numbers if "kv_cache_memory_bytes" in change else ()):
+        assert code not in codes(replace(i, kv_cache_memory_bytes=most))
+        step = 1 << 20 if code == "host-headroom" else -(1 << 20)
+        assert code in codes(replace(i, kv_cache_memory_bytes=most + step)) or "kv-pool" in code
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_num_batched_tokens": 16384},
+        {"num_speculative_tokens": 0},
+        {"kv_layout": "stock"},
+        {"max_num_seqs": 4},
+        {"max_model_len": 200000},
+        {"kv_cache_memory_bytes": 8 << 30},
+    ],
+)
+def test_a_published_pool_is_that_of_its_own_settings_only(change):
+    plan = plan_memory(replace(TP8_300K, **change))
+    assert plan.reported.kv_published_gib is None
+    assert {d.what for d in plan.disagreements} & {"kv-sum", "kv-tokens"} == set()
+    assert "KV pool as published" not in table_of(replace(TP8_300K, **change))
 
 
 def test_errors_come_first():
@@ -224,22 +277,21 @@ def test_four_ranks_may_leave_channels_alone(channels):
     assert "nccl-channels" not in codes(replace(TP4_300K, nccl_max_nchannels=channels))
 
 
-def test_startup_on_a_measured_node():
-    """100 of 121.69 GiB available: 0.87 is refused with the largest safe GMU, 0.75 passes."""
-    i = replace(with_gmu(TP8_300K, 0.87), mem_available_gib=100)
-    (found,) = startup_findings(i, "spark-161")
-    assert (found.level, found.code, found.node) == ("error", "startup-memory", "spark-161")
-    assert "wants 105.9 of 121.69 GiB, 100.0 GiB are available" in found.message
-    safe = float(found.remedy.split()[3].rstrip(","))
-    assert 0.75 < safe < 0.87
-    assert startup_findings(with_gmu(i, safe)) == []
-    assert startup_findings(with_gmu(i, 0.75)) == []
-    assert [f.code for f in startup_findings(with_gmu(i, safe + 0.001))] == ["startup-memory"]
+def test_more_kv_heads_than_ranks_are_needed_by_nobody():
+    """Four ranks and two key-value heads: each rank has one, twice."""
+    assert codes(replace(LAB, model=replace(LLAMA, heads=8, kv_heads=2), tensor_parallel=4)) == []
 
 
-def test_node_is_named():
-    i = with_gmu(TP8_300K, 0.93)
-    assert {f.node for f in memory_findings(i, plan_memory(i), "spark-148")} == {"spark-148"}
+def test_a_measured_node_takes_the_place_of_the_estimate():
+    """Case 10: 100 of 121.69 GiB available, GMU 0.87."""
+    i = with_gmu(replace(TP8_300K, memory_reserve_gib=5), 0.93)
+    assert "startup-memory-estimate" in codes(replace(i, nccl_communicators=8))
+    plan = plan_memory(i)
+    facts = {"memory": {"total_kib": 127600812, "available_kib": 100 << 20}}
+    node = measure(plan.start, "spark-161", facts)
+    found = {(f.code, f.node) for f in memory_findings(i, plan, [node])}
+    assert ("memory-not-available", "spark-161") in found
+    assert "startup-memory-estimate" not in {code for code, _ in found}
 
 
 def test_smaller_node_has_a_smaller_budget():
@@ -283,50 +335,97 @@ def test_smaller_node_has_a_smaller_budget():
         ("node_memory_gib", 0.0),
         ("node_memory_gib", math.nan),
         ("memory_reserve_gib", -1.0),
-        ("mem_available_gib", math.nan),
         ("weights_gib", -1.0),
+        ("weight_bytes", -1),
         ("kv_cache_memory_bytes", 0),
+        ("kv_cache_memory_bytes", 10**400),
+        ("node_memory_gib", 10**400),
         ("engram", "ram"),
+        ("accelerator", "tpu"),
         ("kv_layout", "full-attention"),
         ("kv_layout", "x"),
-        ("model", {}),
-        ("model", {**LLAMA, "layers": 0}),
-        ("model", {**LLAMA, "weights_gib": math.nan}),
-        ("model", {**LLAMA, "accelerator": "tpu"}),
-        ("model", {**LLAMA, "max_model_len": 0}),
-        ("model", LLAMA),
     ],
 )
 def test_bad_input_is_named(name, value):
     found = input_findings(replace(TP8_300K, **{name: value}))
     assert found
     assert {(f.level, f.code) for f in found} == {("error", "memory-input")}
-    told = " ".join(line(f) for f in found)
+    told = " ".join(line(f) for f in found).lower()
     assert name in told or name.replace("_", " ") in told
     assert all("\n" not in line(f) for f in found)
+
+
+def test_limits_are_written_in_all_digits():
+    (found,) = input_findings(replace(TP8_300K, nccl_buffsize=0))
+    assert "must be an integer from 1 to 4294967296" in found.message
 
 
 # --- what a person reads ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("i", [*PROFILES.values(), LAB, with_gmu(TP8_300K, 0.5)])
-def test_documents_are_stable_plain_json(i):
+def test_another_model_needs_its_weights():
+    (found,) = input_findings(replace(LAB, weight_bytes=None))
+    assert (found.level, found.code) == ("error", "weights-unknown")
+    assert input_findings(replace(LAB, weight_bytes=None, weights_gib=0.5)) == []
+
+
+def test_weights_of_another_model_are_its_bytes_over_the_ranks():
+    part = plan_memory(replace(LAB, weight_bytes=16 << 30)).engine.components[0]
+    assert (part.gib, part.kind) == (2.0, "derived")
+    other = replace(builtin(), layers=44)
+    part = plan_memory(replace(TP8_300K, model=other, weight_bytes=510313353565)).engine.components[0]
+    assert part.gib == pytest.approx((510313353565 / 2**30 - 188.8332) / 8, abs=1e-3)
+
+
+def table_of(i):
+    return memory_table(json.loads(json.dumps(plan_memory(i).as_dict(), allow_nan=False)))
+
+
+@pytest.mark.parametrize("i", [*PROFILES.values(), LAB, with_gmu(TP8_300K, 0.5), with_auto(TP8_1M)])
+def test_documents_are_stable_plain_json_and_tables_fit(i):
     first, second = (json.dumps(plan_memory(i).as_dict(), allow_nan=False) for _ in range(2))
     assert first == second
-    assert memory_table(plan_memory(i)) == memory_table(plan_memory(i))
+    assert table_of(i) == table_of(i)
+    assert max(map(len, table_of(i).splitlines())) <= 100
 
 
-def test_table_shows_both_sides():
-    lines = memory_table(plan_memory(TP8_300K)).splitlines()
-    rows = {text[:28].strip(): text[28:].split() for text in lines}
-    assert rows["used inside the budget"] == ["85.65", "82.39"]
-    assert rows["budget"] == ["96.80", "of", "121", "97.35", "of", "121.69"]
-    assert rows["left"] == ["11.15", "14.96"]
-    assert rows["unexplained"] == ["2.45"]
-    assert rows["KV cache"] == ["8.70", "14.96"]
-    assert rows["requests of full length"] == ["6.19", "10.64"]
-    assert rows["nccl"] == ["11.00", "r", "-"]
-    assert any(text.startswith("  kv-sum      8.70 against 11.15 GiB") for text in lines)
+def rows(table):
+    """What a line says behind its name."""
+    return {text[:34].strip(): text[34:].split() for text in table.splitlines()}
+
+
+def test_table_6_1_is_reprinted_beside_the_engine_accounting():
+    table = table_of(TP8_300K)
+    found = rows(table)
+    assert found["weights"] == ["49.55", "r", "[1]", "49.55", "m", "[2]"]
+    assert found["engram"] == ["23.60", "r", "[1]", "23.60", "d", "[3]"]
+    assert found["nccl"] == ["11.00", "r", "[4]", "outside"]
+    assert found["cuda-graphs"][:3] == ["1.50", "r", "[1]"]
+    assert found["used"] == ["85.65", "82.39"]
+    assert found["budget, GMU 0.8"] == ["96.80", "of", "121", "97.35", "of", "121.69"]
+    assert found["left"] == ["11.15", "14.96"]
+    assert found["KV pool as published"] == ["8.70", "r", "[1]"]
+    assert found["unexplained"] == ["2.45"]
+    assert found["KV pool"] == ["8.70", "14.96"]
+    assert found["needed for 300,000 tokens"] == ["1.41", "1.41"]
+    assert found["requests of full length at once"] == ["6.19", "10.64"]
+    assert "gpu_memory_utilization (GMU): given is 0.8, recommended is 0.83" in table
+    assert "  kv-sum       8.70 against 11.15 GiB" in table
+    assert "  [1] report 6.1\n" in table
+    assert "GPU KV cache size: 1,856,768 tokens" in table
+
+
+def test_table_6_2_is_reprinted():
+    found = rows(table_of(TP8_1M))
+    assert [found[name][0] for name in ("budget, GMU 0.75", "used", "left", "unexplained", "KV pool")] == [
+        "90.75", "60.50", "30.25", "0.25", "30.00",
+    ]  # fmt: skip
+    assert found["needed for 1,048,576 tokens"] == ["3.66", "3.66"]
+    assert found["left after it"] == ["26.34", "24.26"]
+
+
+def test_the_table_says_what_auto_became():
+    assert "gpu_memory_utilization (GMU): auto became 0.83, recommended is 0.83" in table_of(with_auto(TP8_300K))
 
 
 def test_disagreements_of_the_disk_profile():
@@ -400,6 +499,23 @@ def test_the_largest_length_serves_and_a_longer_one_does_not(i):
             assert getattr(plan_memory(replace(i, max_model_len=length)), a.name).serves
         if length < 1048576:
             assert not getattr(plan_memory(replace(i, max_model_len=length + 1)), a.name).serves
+
+
+@given(inputs)
+@settings(max_examples=100, deadline=None)
+def test_auto_is_the_highest_that_keeps_the_reserve_and_stays_what_it_became(i):
+    auto = with_auto(i)
+    plan, explicit = plan_memory(auto), plan_memory(replace(auto, auto=False))
+    assert plan.accountings == explicit.accountings
+    assert plan.gmu_recommended == explicit.gmu_recommended
+    found = {f.code for f in memory_findings(auto, plan)}
+    assert (plan.gmu_recommended is None) == bool(
+        found & {"gmu-auto-none", "nccl-channels"}
+    ) or "nccl-channels" in found
+    if plan.gmu_recommended is not None:
+        assert auto.gpu_memory_utilization == plan.gmu_recommended
+        above = plan_memory(with_gmu(i, min(1.0, auto.gpu_memory_utilization + 0.01)))
+        assert any(a.headroom_gib < a.reserve_gib for a in above.accountings) or auto.gpu_memory_utilization == 1
 
 
 def test_recommended_is_the_plans():
