@@ -6,8 +6,11 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 
+from gb10 import checkout
 from gb10.findings import line
 from gb10.names import group_of, profile_findings
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class ActionModule(ActionBase):
@@ -19,10 +22,8 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         profile = str(task_vars.get("profile") or "")
-        folders = [Path(__file__).resolve().parents[1], Path(str(task_vars.get("inventory_dir") or "."))]
-        files = {p.stem for folder in folders for p in folder.glob("group_vars/profile_*.yml")}
-        profiles = [name.removeprefix("profile_").replace("_", "-") for name in sorted(files)]
-        findings = profile_findings(profile, profiles)
+        folders = [ROOT, Path(str(task_vars.get("inventory_dir") or "."))]
+        findings = profile_findings(profile, checkout.profiles(folders))
         if findings:
             return result | {"failed": True, "msg": "\n".join(map(line, findings))}
         return result | {"changed": False, "group": group_of(profile)}
