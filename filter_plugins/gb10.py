@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from gb10 import answer, deploy, report, todo
+from functools import wraps
+
+from ansible.errors import AnsibleFilterError
+
+from gb10 import answer, checkout, deploy, fabric_todo, managed, memory_filters, prepared, probe, report, todo, undo
 from gb10.data import load
 
 
@@ -14,15 +18,52 @@ class FilterModule:
             "gb10_containers": deploy.containers,
             "gb10_data": load,
             "gb10_node_record": deploy.node_record,
-            "gb10_docker_todo": todo.docker_todo,
+            "gb10_look": look,
+            "gb10_probe_result": probe.probe_result,
+            "gb10_serving": todo.serving,
+            "gb10_storage_todo": storage_todo,
+            "gb10_undo_todo": undo.undo_todo,
             "gb10_endpoint_fault": answer.endpoint_fault,
             "gb10_restart_reasons": lambda plan, hosts, names, key: deploy.restart_reasons(
                 plan, states(hosts, names, key)
             ),
+            "gb10_memory": refusing(memory_filters.memory),
+            "gb10_kv_blocks": refusing(memory_filters.kv_blocks),
+            "gb10_kv_tokens": refusing(memory_filters.kv_tokens),
+            "gb10_gmu_floor": refusing(memory_filters.floor),
+            "gb10_gmu_ceiling": refusing(memory_filters.ceiling),
+            "gb10_nccl_memory": refusing(memory_filters.nccl_memory),
             "gb10_status_table": lambda hosts, names, key: report.status_table(states(hosts, names, key), names),
         }
+
+
+def refusing(function):
+    """The function with its ValueErrors as Ansible's: one line instead of a traceback."""
+
+    @wraps(function)
+    def adapter(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except ValueError as bad:
+            raise AnsibleFilterError(str(bad)) from None
+
+    return adapter
 
 
 def states(hosts, names, key):
     """Per host what it registered under ``key`` as its rank; None where it could not be asked."""
     return {name: (hosts[name].get(key) or {}).get("rank") for name in names}
+
+
+def look(host):
+    """Options of gb10_facts: what must be read of a node to tell what it lacks."""
+    found = prepared.look(checkout.node_variables(host, prepared.NAMES))
+    variables = checkout.node_variables(host, (*fabric_todo.VARIABLES, "nccl_env_file"))
+    paths = [*fabric_todo.fabric_paths(variables), str(variables["nccl_env_file"])]
+    return found | {"files": sorted({*found["files"], *managed.with_parents(paths)})}
+
+
+def storage_todo(facts, host):
+    """What the storage role has left to do, once disks were formatted or mounted."""
+    wanted, _bad = prepared.read_prepared(checkout.node_variables(host, prepared.NAMES))
+    return todo.storage_todo(facts, wanted)

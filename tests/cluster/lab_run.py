@@ -76,6 +76,21 @@ def inventory_with(tmp_path: Path, **hosts: Any) -> Path:
     return folder / "hosts.yml"
 
 
+def engine_says(script: str, given: str, seconds: int = 300) -> str:
+    """The last line a file of lab/ prints, run by the engine's Python on what is ``given`` to it."""
+    engine = yaml.safe_load((INVENTORY.parent / "group_vars/lab.yml").read_text())["lab_engine_dir"]
+    done = subprocess.run(
+        [Path(engine) / "bin/python", ROOT / "lab" / script],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()[-1]
+
+
 def on_node(node: str, *command: str, seconds: int = 60) -> subprocess.CompletedProcess[str]:
     """A command inside a node, not through ssh: what is looked at must not depend on what is tested."""
     return run(["docker", "exec", node, *command], seconds)

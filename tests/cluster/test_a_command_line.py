@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
-import yaml
-from support import ROOT, hosts
+from lab_run import engine_says
+from support import hosts
 
 from gb10 import plan
 
@@ -16,17 +14,7 @@ PROFILES = ("tp8-300k", "tp8-1m", "tp4-300k")
 
 
 def verdicts(lines: list[list[str]]) -> list[dict[str, Any]]:
-    engine = Path(yaml.safe_load((ROOT / ".lab/inventory/group_vars/lab.yml").read_text())["lab_engine_dir"])
-    done = subprocess.run(
-        [engine / "bin/python", ROOT / "lab/parse_args.py"],
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    judged: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    judged: list[dict[str, Any]] = json.loads(engine_says("parse_args.py", json.dumps(lines)))
     return judged
 
 
