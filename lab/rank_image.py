@@ -1,21 +1,19 @@
 """The lab's two rank images: a small Debian root, the seven patch files at their real paths, and no engine of its own.
 
-Written as `docker save` archives without any Docker, so that equal inputs give equal image ids everywhere. The engine
-that `vllm` starts is the tree mounted at /srv/lab/engine.
+An OCI layout, built as the product builds images (gb10.oci_build) on a base made here: equal inputs give equal digests
+everywhere. The engine that `vllm` starts is the tree mounted at /srv/lab/engine.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import re
 import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from gb10 import oci_build
 from lab import node_image
 from lab.cache import atomic_dir, cache_dir, digest
 from lab.run import run, say
@@ -71,22 +69,16 @@ _UNWANTED = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One layer: the bytes of its tar and their digest."""
-
-    data: bytes
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.data).hexdigest()
-
-
 def ensure() -> Path:
-    """Return the directory of images.json and the archives, made when it is not in the cache (6 s, 2 x 43 MB)."""
+    """Return the directory of the OCI layout, made when it is not in the cache (6 s, 43 MB)."""
     source = node_image.choose_source(node_image.read_sources(Path("/etc/apt")), node_image.host_release())
     architecture = run(["dpkg", "--print-architecture"], timeout=10).stdout.strip()
-    inputs = [FILES / "vllm", *sorted(FILES.glob("patched/*.py")), *sorted(FILES.glob("stock/*.py"))]
+    inputs = [
+        FILES / "vllm",
+        Path(oci_build.__file__),
+        *sorted(FILES.glob("patched/*.py")),
+        *sorted(FILES.glob("stock/*.py")),
+    ]
     dest = cache_dir() / f"rank-images-{digest(source.suite, architecture, Path(__file__), *inputs)}"
     if dest.is_dir():
         return dest
@@ -100,24 +92,18 @@ def ensure() -> Path:
 
 
 def write_images(root: Path, files: Path, architecture: str, dest: Path) -> None:
-    """Write both archives and images.json into ``dest``, from the tar of a root filesystem and the lab's files."""
-    base = Layer(_tar(_root_entries(root, files)))
-    patched = Layer(_tar(_patch_entries(files / "patched", PATCHES)))
-    stock = Layer(_tar(_patch_entries(files / "stock", {name: PATCHES[name] for name in STOCK})))
-    images = {}
-    for tag, layers in {LATEST: [base, patched], ENGRAM_MEM: [base, patched, stock]}.items():
-        name = f"{tag.partition(':')[2]}.tar"
-        config = _config(tag, layers, architecture)
-        archive = _archive(tag, config, layers)
-        (dest / name).write_bytes(archive)
-        images[tag] = {
-            "archive": name,
-            "archive_sha256": hashlib.sha256(archive).hexdigest(),
-            "image_id": f"sha256:{hashlib.sha256(config).hexdigest()}",
-            "size": len(archive),
-            "layers": [f"sha256:{layer.sha256}" for layer in layers],
-        }
-    (dest / "images.json").write_text(_json({"schema": 1, "images": images}).decode() + "\n")
+    """Write both images into the layout ``dest``, from the tar of a root filesystem and the lab's files."""
+    oci_build.start(dest)
+    layer = oci_build.put_blob(dest, _tar(_root_entries(root, files)), oci_build.LAYER)
+    base = oci_build.put_image(dest, "gb10-lab-base", _config(layer.digest, architecture), [layer])
+    latest = oci_build.extend(dest, base, LATEST, _patches(files / "patched", PATCHES), "gb10 lab: patched files")
+    stock = oci_build.extend(dest, latest, ENGRAM_MEM, _patches(files / "stock", STOCK), "gb10 lab: stock files")
+    oci_build.put_names(dest, [latest, stock])
+
+
+def _patches(source: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """The named files' content by their absolute path in the image."""
+    return {f"/{ROOT}/{PATCHES[name]}": (source / name).read_bytes() for name in names}
 
 
 def _make_root(source: node_image.Source, target: Path) -> None:
@@ -171,17 +157,6 @@ def _root_entries(root: Path, files: Path) -> dict[str, tuple[tarfile.TarInfo, b
     return entries
 
 
-def _patch_entries(source: Path, paths: Mapping[str, str]) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
-    """The named files at their places under ROOT, with the directories above them."""
-    entries: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
-    for name, path in paths.items():
-        full = f"{ROOT}/{path}"
-        for parent in list(Path(full).parents)[:-1]:
-            entries[parent.as_posix()] = (_info("", tarfile.DIRTYPE, 0o755), b"")
-        entries[full] = (_info("", tarfile.REGTYPE, 0o644), (source / name).read_bytes())
-    return entries
-
-
 def _info(name: str, kind: bytes, mode: int, link: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.mode, info.linkname = kind, mode, link
@@ -200,39 +175,23 @@ def _tar(entries: Mapping[str, tuple[tarfile.TarInfo, bytes]]) -> bytes:
     return out.getvalue()
 
 
-def _config(tag: str, layers: Iterable[Layer], architecture: str) -> bytes:
-    """The image's configuration, whose SHA-256 is the image id. No entrypoint: the container's argv is the rank's."""
-    layers = list(layers)
+def _config(layer: str, architecture: str) -> bytes:
+    """The base's configuration."""
     when = "2024-01-01T00:00:00Z"
-    return _json(
+    return oci_build.dump(
         {
             "architecture": architecture,
             "os": "linux",
             "created": when,
             "config": {
                 "Cmd": ["/bin/bash"],
-                "Entrypoint": None,
+                # As vLLM's images have it: what is built on this must take it away.
+                "Entrypoint": ["vllm", "serve"],
                 "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-                "Labels": {"gb10.lab": "true", "gb10.lab.image": tag},
+                "Labels": {"gb10.lab": "true"},
                 "WorkingDir": "/",
             },
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.sha256}" for layer in layers]},
-            "history": [{"created": when, "created_by": "gb10 lab"} for _ in layers],
+            "rootfs": {"type": "layers", "diff_ids": [layer]},
+            "history": [{"created": when, "created_by": "gb10 lab"}],
         }
     )
-
-
-def _archive(tag: str, config: bytes, layers: Iterable[Layer]) -> bytes:
-    """The `docker save` archive of one image."""
-    layers = list(layers)
-    name = f"{hashlib.sha256(config).hexdigest()}.json"
-    manifest = [{"Config": name, "RepoTags": [tag], "Layers": [f"{layer.sha256}/layer.tar" for layer in layers]}]
-    files = {name: config, "manifest.json": _json(manifest)}
-    files |= {f"{layer.sha256}/layer.tar": layer.data for layer in layers}
-    entries = {path: (_info("", tarfile.REGTYPE, 0o644), data) for path, data in files.items()}
-    entries |= {layer.sha256: (_info("", tarfile.DIRTYPE, 0o755), b"") for layer in layers}
-    return _tar(entries)
-
-
-def _json(document: object) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()

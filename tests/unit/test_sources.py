@@ -8,54 +8,24 @@ from typing import Any
 
 import pytest
 
-from gb10.sources import SourceError, image_index, manifest
+from gb10.sources import SourceError, manifest
 
 SUM = "a" * 64
-IMAGE = {"archive": "a.tar", "archive_sha256": SUM, "image_id": f"sha256:{SUM}", "size": 3}
 
 
 def test_no_source_is_no_error() -> None:
-    assert image_index("") == {}
     assert manifest("") is None
 
 
 def test_whole_sources_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"abc")
-    (tmp_path / "images.json").write_text(json.dumps({"images": {"x:1": IMAGE | {"layers": []}}}))
     (tmp_path / "manifest.json").write_text(json.dumps({"files": [{"path": "a.tar", "size": 3, "sha256": SUM}]}))
-    assert image_index(str(tmp_path)) == {"x:1": IMAGE}
     assert manifest(str(tmp_path)) == {"a.tar": 3}
 
 
 def test_a_manifest_may_stand_alone(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"files": [{"path": "b", "size": 3, "sha256": SUM}]}))
     assert manifest(str(tmp_path)) == {"b": 3}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"images": []}',
-        {"images": {"x:1": {}}},
-        {"images": {"x:1": IMAGE}},
-        {"images": {"x:1": IMAGE | {"size": -1}}},
-        {"images": {"x:1": IMAGE | {"image_id": "zz"}}},
-    ],
-)
-def test_a_broken_index_of_images_is_named(tmp_path: Path, content: Any) -> None:
-    if content is not None:
-        text = content if isinstance(content, str) else json.dumps(content)
-        (tmp_path / "images.json").write_text(text)
-    with pytest.raises(SourceError) as caught:
-        image_index(str(tmp_path))
-    assert caught.value.finding.code == "images-source-unreadable"
-    assert str(tmp_path) in caught.value.finding.message
-    assert "\n" not in caught.value.finding.message
 
 
 @pytest.mark.parametrize(
