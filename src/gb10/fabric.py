@@ -72,8 +72,8 @@ class Fabric:
 def detect(facts: Facts, fabric_address: str, pinned: Mapping[str, Any] | None = None) -> Fabric:
     """The node's fabric from its facts. A pinned nccl_ib_hca, nccl_socket_ifname or nccl_ib_gid_index wins.
 
-    The GID index is given only where one index is right on every HCA; else it stays unset and NCCL chooses by
-    NCCL_IB_ROCE_VERSION_NUM and NCCL_IB_ADDR_FAMILY.
+    The GID index is given only where NCCL's own choice would be wrong and one index is right on every HCA: indexes
+    drift, and another one restarts the ranks. Unset, NCCL chooses by NCCL_IB_ROCE_VERSION_NUM and NCCL_IB_ADDR_FAMILY.
     """
     pins = pinned or {}
     hcas = pinned_hcas(pins)
@@ -84,7 +84,7 @@ def detect(facts: Facts, fabric_address: str, pinned: Mapping[str, Any] | None =
         hcas=tuple(hcas or live),
         netdevs=tuple(rail.netdev for rail in used),
         socket_ifname=pin(pins, "nccl_socket_ifname") or interface_of(facts, fabric_address),
-        gid_index=int(index) if index.isdigit() else gid_index(used, fabric_address),
+        gid_index=int(index) if index.isdigit() else needed_gid_index(used, fabric_address),
     )
 
 
@@ -103,6 +103,19 @@ def rails(facts: Facts, fabric_address: str = "") -> list[Rail]:
             mtus = (link.get("mtu"), port.get("active_mtu"))
             found.append(Rail(hca["name"], link["name"], networks, *mtus, port.get("rate_gbps"), gids))
     return sorted(found, key=lambda rail: (not rail.has(fabric_address), rail.hca))
+
+
+def needed_gid_index(used: Iterable[Rail], fabric_address: str) -> int | None:
+    """``gid_index`` where NCCL by itself would take another address than the fabric's; else None."""
+    every = list(used)
+    if not every or own_choice(every[0]) == fabric_address:
+        return None
+    return gid_index(every, fabric_address)
+
+
+def own_choice(rail: Rail) -> str:
+    """The address NCCL takes by itself: that of the first RoCE v2 entry over IPv4."""
+    return str(rail.gids[min(rail.gids)]) if rail.gids else ""
 
 
 def gid_index(used: Iterable[Rail], fabric_address: str) -> int | None:
@@ -207,6 +220,21 @@ def _gid_findings(node: str, fabric_address: str, index: str, used: list[Rail]) 
             )
             findings.append(error("gid-index-wrong", message, remedy, node))
     return findings
+
+
+def gid_findings(node: str, facts: Facts, fabric_address: str) -> list[Finding]:
+    """Where NCCL by itself would take the GID of another address, and no one index is right on every HCA."""
+    live = rails(facts, fabric_address)
+    if not live or not live[0].has(fabric_address):
+        return []
+    taken = own_choice(live[0])
+    if taken in ("", fabric_address) or gid_index(live, fabric_address) is not None:
+        return []
+    message = (
+        f"NCCL would take {taken} on {live[0].hca} instead of {fabric_address}, and no GID index is right on all HCAs."
+    )
+    remedy = "Take the other addresses off the rails, or pin nccl_ib_gid_index and nccl_ib_hca on this host."
+    return [warning("gid-ambiguous", message, remedy, node)]
 
 
 def rail_findings(node: str, facts: Facts) -> list[Finding]:

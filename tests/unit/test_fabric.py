@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from gb10_node import Hca, Link, mapped, spark, twins
+from support import hosts
 
-from gb10.fabric import Fabric, detect, pinned_findings, rail_findings, rails
+from gb10.deploy import detected, resolve
+from gb10.fabric import Fabric, detect, gid_findings, pinned_findings, rail_findings, rails
+from gb10.plan import build
+from gb10.rank_env import nccl_todo
 
 BOTH = ("rocep1s0f1", "roceP2p1s0f1")
 
@@ -168,3 +174,74 @@ def test_facts_without_anything_detect_nothing():
     assert detect({}, "10.0.0.1") == Fabric((), (), None, None)
     assert rails({}) == []
     assert detect({}, "10.0.0.1").environment() == {}
+
+
+def test_every_node_gets_the_environment_of_its_own_fabric(tmp_path):
+    """Cases 12, 13 and 14 over eight nodes: cabled differently, GID tables drifted apart, no default route."""
+    octets = (153, 147, 157, 158, 161, 162, 166, 148)
+    about = {f"spark-{o}": (o, "f0" if o in (158, 166) else "f1", 5 if o in (147, 166) else 3) for o in octets}
+    variables = {name: {"fabric_address": f"192.168.0.{o}"} for name, (o, _port, _index) in about.items()}
+    shared = hosts("tp8-300k")
+    planned = build("tp8-300k", {name: shared[name] | own for name, own in variables.items()})
+    facts = {name: spark(o, port, index).facts(tmp_path) for name, (o, port, index) in about.items()}
+    plain_hosts = {name: {"nccl_transport": "roce"} for name in about}
+    deployed = resolve(planned, detected(planned["ranks"], facts, plain_hosts))
+    assert len(deployed["ranks"]) == 8
+    for rank in deployed["ranks"]:
+        octet, port, index = about[rank["node"]]
+        (written,) = nccl_todo(facts[rank["node"]], rank, "/etc/gb10/rank.env")["files"]
+        env = dict(line.split("=", 1) for line in written["content"].splitlines() if not line.startswith("#"))
+        assert env == rank["env"]
+        assert env["NCCL_IB_HCA"] == f"rocep1s0{port},roceP2p1s0{port}"
+        assert env["VLLM_HOST_IP"] == f"192.168.0.{octet}"
+        for key in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+            assert env[key] == f"enp1s0{port}np{port[1]}"
+        assert env["NCCL_IB_GID_INDEX"] == str(index)  # NCCL by itself would take the other subnet's entry, at 2
+        assert all(value and value != "detected" for value in env.values())
+
+
+def test_the_file_is_written_where_it_differs_and_where_there_is_a_rank(tmp_path):
+    rank = {"env": {"B": "2", "A": "1"}}
+    path = "/etc/gb10/rank.env"
+    facts = {"files": {"/etc/gb10": {"exists": False}, path: {"exists": False}}}
+    todo = nccl_todo(facts, rank, path)
+    (file,) = todo["files"]
+    assert file["content"].endswith("\nA=1\nB=2\n")
+    assert todo["directories"] == ["/etc/gb10"]
+    held = {"exists": True, "mode": "0644", "owner": "root", "group": "root"}
+    held["sha256"] = hashlib.sha256(file["content"].encode()).hexdigest()
+    nothing = {"keep": [], "directories": [], "files": []}
+    there = {"files": {"/etc/gb10": {"exists": True}, path: held}}
+    assert nccl_todo(there, rank, path) == nothing
+    assert nccl_todo(facts, None, path) == nothing
+    assert nccl_todo(there, {"env": {"A": "1"}}, path)["files"]
+
+
+def without_other_addresses(octet=153):
+    """A node with the fabric's addresses only: each rail's own v2 entry is its first over IPv4."""
+    hcas, links = twins(octet)
+    for hca in hcas:
+        hca.gids = {i: entry for i, entry in hca.gids.items() if not entry[1].split("ffff:")[-1].startswith("0a09")}
+    for link in links:
+        link.addresses = [a for a in link.addresses if not a.startswith("10.9.")]
+    return spark(octet, hcas=hcas, links=links)
+
+
+def test_where_nccl_chooses_right_the_index_stays_unset(tmp_path):
+    """An index that drifts would restart the ranks."""
+    facts = without_other_addresses().facts(tmp_path)
+    assert detect(facts, "192.168.0.153").gid_index is None
+    assert detect(facts, "192.168.0.153", {"nccl_ib_gid_index": "3"}).gid_index == 3
+    assert gid_findings("spark-153", facts, "192.168.0.153") == []
+
+
+def test_no_index_right_on_all_and_nccl_wrong_by_itself_is_said(tmp_path):
+    hcas, links = twins(153)
+    for hca in hcas:
+        if hca.name == "roceP2p1s0f1":
+            hca.gids = {1: hca.gids[1], 5: hca.gids[3]}
+    facts = spark(153, hcas=hcas, links=links).facts(tmp_path)
+    (finding,) = gid_findings("spark-153", facts, "192.168.0.153")
+    assert (finding.level, finding.code, finding.node) == ("warning", "gid-ambiguous", "spark-153")
+    assert "10.9.0.153" in finding.message
+    assert gid_findings("spark-153", spark(153).facts(tmp_path / "b"), "192.168.0.153") == []  # 3 is right on both
