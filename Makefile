@@ -1,6 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both set up what they need (root on Debian or Ubuntu).
 PROFILE ?= tp8-300k
 NODES ?= 8
+INVENTORY ?= .lab/inventory/hosts.yml
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -10,7 +11,7 @@ LAB := -i .lab/inventory/hosts.yml
 FEWER := $(if $(filter-out 8,$(NODES)),-e tensor_parallel=$(NODES) -e '{"serve_nodes": {}}' \
 	-e kv_cache_memory_bytes=$(shell expr 2415919104 / $(NODES)))
 
-.PHONY: help setup demo demo-down demo-clean test unit lint plan goldens docs
+.PHONY: help setup demo demo-down demo-clean test vm unit lint plan bench-plan bench-converge bench-fanout check-nodes goldens docs
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -36,12 +37,27 @@ demo-clean: setup ## demo-down, and the cache
 plan: setup ## PROFILE=: what would run, with numbers; contacts no node
 	ansible-playbook playbooks/plan.yml -e profile=$(PROFILE)
 
+bench-plan: setup ## times of gb10 plan: 8 nodes, 512 nodes, against the start of Ansible alone
+	python bench/plan.py
+
+bench-converge: setup ## INVENTORY=: what a prepare with nothing to change costs: ssh round trips, time against a ping
+	python bench/converge.py -i $(INVENTORY) --profile $(PROFILE)
+
+bench-fanout: setup ## a source and seven receivers behind shaped links: ratios of one run; needs root and rsync
+	python -m bench.fanout
+
+check-nodes: setup ## INVENTORY=: the state of the nodes against what is declared for them, lab or real
+	pytest tests/nodes --hosts=ansible://gb10 --ansible-inventory=$(INVENTORY)
+
 goldens: setup ## the plans in tests/golden made anew: read their diff before you commit it
 	for p in tp8-300k tp8-1m tp4-300k; do \
-		ansible-playbook playbooks/plan.yml -e profile=$$p -e plan_file=tests/golden/$$p.json >/dev/null || exit 1; done
+		gb10 plan -i inventory/hosts.yml --profile $$p -o tests/golden/$$p.json >/dev/null || exit 1; done
 
 test: setup ## everything: gates, unit tests, role scenarios and the cluster on the lab
 	pytest --durations=15 tests/unit tests/gates tests/cluster
+
+vm: setup ## preparation and back on a virtual machine: real kernel, disks, limits, RDMA devices, boots
+	molecule test -s vm
 
 unit: setup ## the tests that need no lab, in seconds
 	pytest tests/unit

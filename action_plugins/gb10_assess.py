@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from gb10 import assess, deploy, fabric, todo
+from gb10 import assess, checkout, deploy, fabric_todo, files, images, prepared, rank_env, todo
 from gb10.findings import error, errors, line
+from gb10.layout import read_layout
 from gb10.ledger import new_run_id
-from gb10.settings import plain
-from gb10.sources import SourceError, image_index, manifest
+from gb10.nodes import address_of
+from gb10.settings import flag, plain
+from gb10.sources import SourceError, manifest
 
 
 class ActionModule(ActionBase):
     """Argument ``facts``: the variable under which every node registered ``gb10_facts``.
 
-    Returns ``deploy`` (what is to run), ``images`` (node to the archive it needs), ``run`` (an id). Fails with one
-    line per error.
+    Returns ``deploy`` (what is to run), ``images`` (per node what to bring of its image), ``removable`` (per node tags
+    no profile names), ``todo`` (per node and role), ``run`` (an id). Fails with one line per error.
     """
 
     _requires_connection = False
@@ -27,11 +31,12 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         hostvars, names = task_vars["hostvars"], task_vars["groups"]["gb10"]
         plan = plain(task_vars["gb10_plan"])
-        facts = {}
-        for name in names:
-            registered = hostvars[name].get(self._task.args["facts"])
-            if registered and "gb10" in registered:
-                facts[name] = plain(registered["gb10"])
+        facts = files.registered(hostvars, names, self._task.args["facts"])
+        try:
+            if task_vars.get("facts_file"):
+                files.write_facts(self._templar.template(task_vars["facts_file"]), facts)
+        except SourceError as problem:
+            return result | {"failed": True, "msg": line(problem.finding)}
         findings = [
             error("node-missing", "It was not asked.", "Run without --limit: the ranks are one program.", name)
             for name in names
@@ -39,39 +44,56 @@ class ActionModule(ActionBase):
         ]
         planned = {rank["node"]: rank for rank in plan["ranks"]}
         try:
-            bundle = image_index(self._source(task_vars, "images_source"))
-            files = manifest(self._source(task_vars, "weights_source"))
+            bundle = read_layout(self._source(task_vars, "images_source"))
+            shards = manifest(self._source(task_vars, "weights_source"))
         except SourceError as problem:
             return result | {"failed": True, "msg": line(problem.finding)}
+        own = {name: checkout.node_variables(hostvars[name], fabric_todo.VARIABLES) for name in facts}
+        fabrics = fabric_todo.todos(facts, own, {name: address_of(name, hostvars[name]) for name in names})
+        removable = {}
+        if flag(self._templar.template(task_vars.get("images_prune", False))):
+            folders = [checkout.root(), Path(str(task_vars.get("inventory_dir") or "."))]
+            try:
+                named = {rank["image"] for rank in plan["ranks"]} | checkout.profile_images(folders)
+            except SourceError as problem:
+                return result | {"failed": True, "msg": line(problem.finding)}
+            removable = {name: images.to_remove(document, named) for name, document in facts.items()}
+        coming = images.to_bring(plan["ranks"], facts, bundle)
         if not findings:
             settings = {key: plain(self._templar.template(task_vars.get(key))) for key in assess.SETTINGS}
-            settings["weights_manifest"] = files
-            # Twice: the archive lies beside the image until it is loaded.
-            settings["image_sizes"] = {tag: 2 * image.get("size", 0) for tag, image in bundle.items()}
+            settings["weights_manifest"] = shards
+            settings["fabric_pending"] = [n for n, f in fabrics.items() if f["netplan"] and f["netplan"]["apply"]]
+            settings["images"], settings["image_space"] = bundle, {n: i["space"] for n, i in coming.items()}
             findings = assess.assess(plan, {n: f for n, f in facts.items() if n in planned}, settings)
             Display().display(assess.facts_table(facts))
+        todos = {}
+        for name in facts:
+            wanted, bad = prepared.read_prepared(checkout.node_variables(hostvars[name], prepared.NAMES), name)
+            findings += bad
+            if wanted:
+                todos[name] = todo.node_todo(facts[name], wanted) | {"fabric": fabrics[name]}
+            if wanted and flag(self._templar.template(task_vars["preflight_prepares"])):
+                findings += todo.node_findings(name, facts[name], wanted)
+                findings += fabric_todo.fabric_findings(name, facts[name], own[name])
         for finding in findings:
             if finding.level == "warning":
                 Display().display(line(finding))
         if errors(findings):
             return result | {"failed": True, "msg": "\n".join(map(line, errors(findings)))}
-        detected = {
-            name: fabric.detect(facts[name], rank["address"], pins(hostvars[name])).environment(
-                str(hostvars[name].get("nccl_transport"))
-            )
-            for name, rank in planned.items()
-        }
+        detected = deploy.detected(plan["ranks"], facts, hostvars)
+        resolved = deploy.resolve(plan, detected, images.ids_on(plan["ranks"], facts, bundle))
+        ranks = {rank["node"]: rank for rank in resolved["ranks"]}
+        for name in todos:
+            env_file = checkout.node_variables(hostvars[name], ["nccl_env_file"])["nccl_env_file"]
+            todos[name]["nccl"] = rank_env.nccl_todo(facts[name], ranks.get(name), str(env_file))
         return result | {
             "changed": False,
-            "deploy": deploy.resolve(plan, detected),
-            "images": todo.images_to_bring(plan["ranks"], facts, {t: i["archive"] for t, i in bundle.items()}),
+            "deploy": resolved,
+            "images": coming,
+            "removable": removable,
+            "todo": todos,
             "run": new_run_id(),
         }
 
     def _source(self, task_vars, name):
         return str(self._templar.template(task_vars.get(name, "")) or "")
-
-
-def pins(host):
-    """What one host pins."""
-    return {key: host.get(key) for key in ("nccl_ib_hca", "nccl_socket_ifname", "nccl_ib_gid_index") if host.get(key)}

@@ -12,7 +12,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 # The order in which site.yml runs them.
 ORDER = (
-    "preflight docker host_limits storage fabric nccl images weights serve verify change_history".split()  # noqa: SIM905
+    "preflight storage docker host_limits fabric nccl images weights serve verify change_history unprepare".split()  # noqa: SIM905
 )
 
 
@@ -56,8 +56,8 @@ cluster, and carries the numbers that were compared. Codes do not change; match 
 An error stops the run on all nodes. Those of plan and preflight come before the first change on any node; those of a
 role where the role stands. A warning is printed and stops nothing. Where a code has both levels, the row says when.
 
-"Said by" is the playbook or the role (`docs/roles.md`). Every playbook that acts runs plan and preflight first, but for
-`playbooks/stop.yml`.
+"Said by" is the playbook, the role (`docs/roles.md`) or the command. Every playbook that acts runs plan and preflight
+first, but for `playbooks/stop.yml`.
 
 """
 FAULTS = """

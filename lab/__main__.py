@@ -16,11 +16,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from lab import ask, dockerd, engine, host, inventory, model, node_image, nodes, rank_image
+from lab import ask, dockerd, engine, host, inventory, model, node_image, nodes, rank_image, vm, vm_image
 from lab.cache import cache_dir
 from lab.run import LabError, each, interrupt, run, say, step
 
 LOCK = Path("/run/lock/gb10-lab.lock")
+VM_LOCK = Path("/run/lock/gb10-lab-vm.lock")
 PARTS_SECONDS = 3600
 
 
@@ -61,7 +62,23 @@ def _parser() -> argparse.ArgumentParser:
         if name in ("check", "up"):
             count = os.environ.get("NODES") or "8"
             sub.add_argument("--nodes", type=int, default=count, metavar="N", help="1 to 8 (default: $NODES or 8)")
+    _vm_parser(commands.add_parser("vm", help="virtual machines as nodes: a real kernel, disks, RDMA devices"))
     return parser
+
+
+def _vm_parser(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True)
+    up = commands.add_parser("up", help="make them run; changes nothing where all is well")
+    up.set_defaults(command=_vm_up)
+    up.add_argument("--nodes", type=int, default=1, metavar="N", help=f"1 to {vm.MOST} (default: 1)")
+    commands.add_parser("status", help="one line per machine").set_defaults(command=_vm_status)
+    commands.add_parser("down", help="remove them, keep the cache").set_defaults(command=_vm_down)
+    restart = commands.add_parser("restart", help="power one off and on")
+    restart.set_defaults(command=_vm_restart)
+    restart.add_argument("name", help="vm-0 or vm-1")
+    restart.add_argument("--append", metavar="ARGS", help="kernel arguments it has from now on")
+    names = "NVMe disks it has from now on, in the kernel's order"
+    restart.add_argument("--disks", nargs="+", choices=vm.DISKS, help=names)
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -121,8 +138,49 @@ def _ask(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _vm_up(arguments: argparse.Namespace) -> int:
+    machines = vm.first(arguments.nodes)
+    with _locked(VM_LOCK):
+        host.install_tools(host.VM_TOOLS)
+        image = vm_image.ensure()
+        with step(f"virtual machines answer: {len(machines)}"):
+            changed = vm.ensure(machines, image)
+        changed |= vm.write_inventory(machines)
+    if not changed:
+        say("nothing changed")
+    say(f"up: use them with `ansible-playbook -i {os.path.relpath(vm.inventory_path())} ...`")
+    return 0
+
+
+def _vm_status(arguments: argparse.Namespace) -> int:
+    machines = vm.existing()
+    if not machines:
+        print("lab: no virtual machines")
+        return 1
+    found = vm.states(machines)
+    for node, parts in zip(machines, found, strict=True):
+        words = "  ".join(f"{name} {'up' if up else 'DOWN'}" for name, up in parts.items())
+        print(f"{node.name}  rank {node.rank}  {node.address}:{node.port}  {words}")
+    return 0 if all(all(parts.values()) for parts in found) else 1
+
+
+def _vm_restart(arguments: argparse.Namespace) -> int:
+    with _locked(VM_LOCK), step(f"{arguments.name} restarted"):
+        vm.restart(vm.named(arguments.name), vm_image.ensure(), append=arguments.append, disks=arguments.disks)
+    return 0
+
+
+def _vm_down(arguments: argparse.Namespace) -> int:
+    with _locked(VM_LOCK):
+        removed = vm.remove_all()
+    say(f"virtual machines removed: {removed}" if removed else "nothing changed")
+    return 0
+
+
 def _down(arguments: argparse.Namespace) -> int:
     removed = 0
+    if vm.existing():
+        _vm_down(arguments)
     with _locked():
         if not dockerd.answers() and dockerd.holds_nodes():
             host.install_tools()
@@ -219,10 +277,10 @@ def _end_parts(processes: Sequence[multiprocessing.process.BaseProcess]) -> None
 
 
 @contextmanager
-def _locked() -> Iterator[None]:
-    """Hold the lab's lock: two commands at once would undo each other."""
-    LOCK.parent.mkdir(parents=True, exist_ok=True)
-    with LOCK.open("w") as lock:
+def _locked(path: Path = LOCK) -> Iterator[None]:
+    """Hold the lab's lock (or the machines'): two commands at once would undo each other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -74,10 +74,10 @@ def ensure() -> bool:
     pid = own_pid()
     if pid is not None:  # alive but deaf
         say(f"the lab's Docker engine (process {pid}) does not answer: starting it anew")
-        _end(pid)
+        end(pid)
     _PIDFILE.unlink(missing_ok=True)
     # dockerd waits in vain for a containerd that died with its predecessor but was not reaped yet.
-    if _CONTAINERD_PIDFILE.exists() and _gone(int(_CONTAINERD_PIDFILE.read_text())):
+    if _CONTAINERD_PIDFILE.exists() and gone(int(_CONTAINERD_PIDFILE.read_text())):
         _CONTAINERD_PIDFILE.unlink()
     _start()
     return True
@@ -133,14 +133,14 @@ def stop() -> bool:
     """Stop the engine the lab started, and nothing else; return whether there was one."""
     pid = own_pid()
     if pid is not None:
-        _end(pid)
+        end(pid)
     _end_leftovers()
     _unmount_leftovers()
     shutil.rmtree(RUN_DIR, ignore_errors=True)
     return pid is not None
 
 
-def _end(pid: int) -> None:
+def end(pid: int) -> None:
     """End process ``pid``: politely, after STOP_SECONDS for good."""
     for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5)):
         try:
@@ -149,13 +149,13 @@ def _end(pid: int) -> None:
             return
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
-            if _gone(pid):
+            if gone(pid):
                 return
             time.sleep(0.1)
     raise LabError(f"process {pid} does not end; see `ps {pid}`")
 
 
-def _gone(pid: int) -> bool:
+def gone(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -174,7 +174,7 @@ def _end_leftovers() -> None:
         except (FileNotFoundError, ProcessLookupError):
             continue
         if b"containerd" in program and any(mark in argument for argument in arguments):
-            _end(int(entry.name))
+            end(int(entry.name))
 
 
 def _unmount_leftovers() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from lab.cache import cache_dir
 from lab.run import LabError, run, say
+
+Tools = Mapping[str, tuple[str, ...]]
 
 # tool -> the Debian and Ubuntu packages that may hold it: the first one known to apt is taken.
 TOOLS = {
@@ -16,6 +19,16 @@ TOOLS = {
     "dockerd": ("docker.io",),
     "mmdebstrap": ("mmdebstrap",),
     "iptables": ("iptables",),
+    "ssh": ("openssh-client",),
+    "ssh-keygen": ("openssh-client",),
+    "unshare": ("util-linux",),
+}
+# What virtual machines need beside mmdebstrap and ssh.
+VM_TOOLS = {
+    "mke2fs": ("e2fsprogs",),
+    "mmdebstrap": ("mmdebstrap",),
+    "qemu-img": ("qemu-utils",),
+    "qemu-system-x86_64": ("qemu-system-x86",),
     "ssh": ("openssh-client",),
     "ssh-keygen": ("openssh-client",),
     "unshare": ("util-linux",),
@@ -37,9 +50,9 @@ def extend_path() -> None:
     os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:{_ADMIN_PATH}"
 
 
-def missing_tools() -> list[str]:
+def missing_tools(tools: Tools = TOOLS) -> list[str]:
     """Return the names of the tools that are not on this machine."""
-    return [tool for tool in TOOLS if shutil.which(tool) is None]
+    return [tool for tool in tools if shutil.which(tool) is None]
 
 
 def platform_problems() -> list[str]:
@@ -90,20 +103,20 @@ def require(problems: list[str]) -> None:
         raise LabError("this machine cannot run the lab:\n  - " + "\n  - ".join(problems))
 
 
-def install_tools() -> bool:
+def install_tools(tools: Tools = TOOLS) -> bool:
     """Install the packages of the missing tools; return whether any were missing."""
-    missing = missing_tools()
+    missing = missing_tools(tools)
     if not missing:
         return False
     say(f"installing what is missing: {', '.join(missing)}")
     try:
-        _install(missing)
+        _install(missing, tools)
     except LabError:
         # Stale or empty package lists, or an installation interrupted earlier.
         run(["dpkg", "--configure", "-a"], timeout=600, check=False, env=_QUIET)
         run([*_APT, "update"], timeout=600, env=_QUIET)
-        _install(missing)
-    still = missing_tools()
+        _install(missing, tools)
+    still = missing_tools(tools)
     if still:
         raise LabError(f"still missing after the installation: {', '.join(still)}; install them by hand")
     return True
@@ -113,8 +126,8 @@ _APT = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300"]
 _QUIET = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
-def _install(tools: list[str]) -> None:
-    packages = sorted({_known(TOOLS[tool]) for tool in tools})
+def _install(missing: list[str], tools: Tools) -> None:
+    packages = sorted({_known(tools[tool]) for tool in missing})
     run([*_APT, "install", "--yes", "--no-install-recommends", *packages], timeout=1200, env=_QUIET)
 
 

@@ -22,9 +22,12 @@ PACKAGES = (
     "docker.io",
     "ethtool",
     "iproute2",
+    "iperf3",
     "iptables",
     "iputils-ping",
     "kmod",
+    "netplan.io",
+    "nftables",
     "openssh-server",
     "pciutils",
     "procps",
@@ -176,8 +179,10 @@ def _build(source: Source, packages: tuple[str, ...], setup: Path, destination: 
         bootstrap(source, packages, work / "root.tar", "--variant=minbase", f"--customize-hook={setup}")
 
 
-def bootstrap(source: Source, packages: tuple[str, ...], archive: Path, *options: str) -> None:
-    """Make the tar of a root filesystem with mmdebstrap; its log stays beside it.
+def bootstrap(
+    source: Source, packages: tuple[str, ...], archive: Path, *options: str, env: dict[str, str] | None = None
+) -> None:
+    """Make the tar (or directory) of a root filesystem with mmdebstrap; its log stays beside it.
 
     Mounts are made in a mount namespace of their own, so that none outlives a failure.
     """
@@ -188,7 +193,7 @@ def bootstrap(source: Source, packages: tuple[str, ...], archive: Path, *options
     if source.keyring:
         argv.append(f"--keyring={source.keyring}")
     argv += [source.suite, str(archive), source.uri]
-    run(argv, timeout=BUILD_SECONDS, env={"TMPDIR": str(scratch)}, log=archive.with_name("build.log"))
+    run(argv, timeout=BUILD_SECONDS, env={"TMPDIR": str(scratch), **(env or {})}, log=archive.with_name("build.log"))
     shutil.rmtree(scratch)
 
 

@@ -48,11 +48,12 @@ NOT_NEEDED = frozenset({"PERFMON", "BPF", "CHECKPOINT_RESTORE"})
 
 @dataclass(frozen=True)
 class Node:
-    """One lab node: its name, address and rank."""
+    """One lab node: its name, rank, and where its sshd listens."""
 
     rank: int
     name: str
     address: str
+    port: int = 22
 
     @property
     def volumes(self) -> dict[str, str]:
@@ -164,7 +165,8 @@ class Keys:
         lines = []
         for node in nodes:
             kind, key, *_ = _public(self.host(node)).read_text().split()
-            lines.append(f"{node.name},{node.address} {kind} {key}\n")
+            place = node.address if node.port == 22 else f"[{node.address}]:{node.port}"
+            lines.append(f"{node.name},{place} {kind} {key}\n")
         self.known_hosts.write_text("".join(lines))
 
     def archive(self, node: Node) -> bytes:
@@ -172,10 +174,10 @@ class Keys:
         buffer = io.BytesIO()
         host, login = self.host(node), _public(self.login)
         with tarfile.open(fileobj=buffer, mode="w") as tar:
-            _add(tar, "etc/ssh/ssh_host_ed25519_key", host.read_bytes(), 0o600, 0)
-            _add(tar, "etc/ssh/ssh_host_ed25519_key.pub", _public(host).read_bytes(), 0o644, 0)
-            _add(tar, f"home/{USER}/.ssh", None, 0o700, USER_ID)
-            _add(tar, f"home/{USER}/.ssh/authorized_keys", login.read_bytes(), 0o600, USER_ID)
+            add(tar, "etc/ssh/ssh_host_ed25519_key", host.read_bytes(), 0o600, 0)
+            add(tar, "etc/ssh/ssh_host_ed25519_key.pub", _public(host).read_bytes(), 0o644, 0)
+            add(tar, f"home/{USER}/.ssh", None, 0o700, USER_ID)
+            add(tar, f"home/{USER}/.ssh/authorized_keys", login.read_bytes(), 0o600, USER_ID)
         return buffer.getvalue()
 
     def options(self) -> list[str]:
@@ -191,14 +193,15 @@ class Keys:
         """Return the argv that runs ``remote`` on the node as the login user."""
         argv = ["ssh", "-F", "none", "-i", str(self.login), *self.options()]
         argv += ["-o", "ConnectTimeout=5", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
-        return [*argv, f"{USER}@{node.address}", *remote]
+        return [*argv, "-p", str(node.port), f"{USER}@{node.address}", *remote]
 
 
 def _public(path: Path) -> Path:
     return path.with_name(f"{path.name}.pub")
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes | None, mode: int, owner: int) -> None:
+def add(tar: tarfile.TarFile, name: str, data: bytes | None, mode: int, owner: int) -> None:
+    """Add a file, or a directory where ``data`` is None, with its owner as user and group id."""
     entry = tarfile.TarInfo(name)
     entry.type = tarfile.DIRTYPE if data is None else tarfile.REGTYPE
     entry.mode, entry.uid, entry.gid, entry.size = mode, owner, owner, len(data or b"")
@@ -293,9 +296,12 @@ def _wait(node: Node, seconds: float) -> bool:
     return False
 
 
-def probe(node: Node) -> dict[str, bool]:
-    """Return whether the node's sshd answers with the right key, and whether systemd and Docker are up in it."""
-    argv = keys().command(node, "systemctl", "is-active", "docker.service", "multi-user.target")
+def probe(node: Node, own: Keys | None = None) -> dict[str, bool]:
+    """Return whether the node's sshd answers with the right key, and whether systemd and Docker are up in it.
+
+    ``own``: its keys, where they are not the lab's.
+    """
+    argv = (own or keys()).command(node, "systemctl", "is-active", "docker.service", "multi-user.target")
     try:
         result = run(argv, timeout=PROBE_SECONDS, check=False)
     except LabError:

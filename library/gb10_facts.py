@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
+import hashlib
 import http.client
 import importlib.util
 import json
@@ -12,6 +14,7 @@ import pwd
 import re
 import shutil
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -45,7 +48,7 @@ options:
     type: str
     default: ""
   images:
-    description: Image tags to inspect (entrypoint and layers); all others are only listed.
+    description: Image tags to inspect by tag; all others are inspected by id.
     type: list
     elements: str
     default: []
@@ -56,6 +59,26 @@ options:
     default: []
   sysctls:
     description: Names of sysctls to read.
+    type: list
+    elements: str
+    default: []
+  files:
+    description: Absolute paths whose kind, sum and owner to read; no content is returned.
+    type: list
+    elements: str
+    default: []
+  units:
+    description: systemd units whose state to read.
+    type: list
+    elements: str
+    default: []
+  users:
+    description: Users whose groups and lingering to read.
+    type: list
+    elements: str
+    default: []
+  packages:
+    description: Debian packages whose installed version to read.
     type: list
     elements: str
     default: []
@@ -121,8 +144,24 @@ PSEUDO = re.compile(
 # Mounts Docker makes for itself, and the system's own temporary file systems.
 INTERNAL = re.compile(r"/var/lib/(docker|containerd)/.|/(run|dev|proc|sys)(/|$)")
 
+# Where the storage role keeps what its probe measured.
+PROBE = "/var/lib/gb10/storage-probe.json"
+
+# Larger files are none that we write: not summed.
+MOST_BYTES = 1 << 20
+
 # Files somebody is still writing: ours (.part), rsync's (.name.XXXXXX), Hugging Face's and aria2's.
 PARTIAL = re.compile(r"(\.(part|partial|tmp|temp|incomplete|aria2|lock))$|^\..+\.[A-Za-z0-9]{6}$")
+
+# Where netplan reads, later ones over earlier ones; a file of the same name in /etc or /run hides the one in /lib.
+NETPLAN = ("/lib/netplan", "/etc/netplan", "/run/netplan")
+
+# Our nftables table.
+TABLE = ("inet", "gb10")
+
+# Names of variables and options whose value is nobody's business. (max_num_batched_tokens and tokenizer are none.)
+SECRET = re.compile(r"token(?!s|iz)|secret|passw|passphrase|credential|(api|private|access)_?key", re.IGNORECASE)
+HIDDEN = "(set)"
 
 # More weights files than this are somebody's home directory.
 MOST_FILES = 5000
@@ -193,6 +232,13 @@ class Node:
             answers = parse_json(self.recorded("docker.json"), {})
             return (answers[path], "") if path in answers else (None, "not recorded")
         return docker_get(self.docker_socket, path, self.timeout)
+
+    def target(self, name):
+        """What a link points at; empty where it is none."""
+        try:
+            return str(self.path(name).readlink())
+        except OSError:
+            return ""
 
     def space(self, mount):
         """``(total, free)`` bytes of the file system mounted at ``mount``; free is what root's data may still take."""
@@ -304,6 +350,37 @@ def parse_devinfo(text):
     return found
 
 
+def parse_dcb(app, pfc):
+    """``dcb -j app show`` and ``dcb -j pfc show``: DSCP -> priority, and the priorities with PFC; None for neither."""
+    if not app and "prio_pfc" not in pfc:
+        return None
+    pairs = [pair for pair in app.get("dscp_prio") or [] if isinstance(pair, list) and len(pair) == 2]
+    paused = [number for number, on in enumerate(pfc.get("prio_pfc") or []) if on in (True, 1, "on")]
+    return {"dscp_priority": {str(dscp): priority for dscp, priority in pairs}, "pfc": paused}
+
+
+def parse_netplan(text):
+    """``(interface -> {addresses, mtu, dhcp4}, problem)`` of a netplan file; needs PyYAML, as netplan itself does."""
+    try:
+        import yaml
+    except ImportError:
+        return {}, "PyYAML is missing"
+    try:
+        network = (yaml.safe_load(text or "") or {}).get("network") or {}
+        interfaces = {}
+        for kind in ("ethernets", "wifis", "bonds", "bridges", "vlans"):
+            for key, about in (network.get(kind) or {}).items():
+                about = about or {}
+                name = (about.get("match") or {}).get("name") or about.get("set-name") or key
+                # An address may be a mapping of itself to options.
+                addresses = [next(iter(a)) if isinstance(a, dict) else str(a) for a in about.get("addresses") or []]
+                said = {"addresses": addresses, "mtu": about.get("mtu"), "dhcp4": bool(about.get("dhcp4"))}
+                interfaces[str(name)] = said
+    except (yaml.YAMLError, AttributeError, TypeError) as problem:
+        return {}, str(problem).splitlines()[0]
+    return interfaces, None
+
+
 def parse_csv(text, keys):
     """Rows of ``nvidia-smi --format=csv,noheader,nounits`` as dicts; what the driver does not support is None."""
     rows = []
@@ -332,6 +409,47 @@ def decode_address(text):
     """An address of /proc/net/tcp{,6}: hexadecimal 32-bit words in the machine's byte order."""
     words = [struct.pack("=I", int(text[i : i + 8], 16)) for i in range(0, len(text), 8)]
     return socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, b"".join(words))
+
+
+def parse_fstab(text):
+    """/etc/fstab: its entries in order."""
+    entries = []
+    for line in (text or "").splitlines():
+        fields = line.split()
+        if len(fields) >= 4 and not line.lstrip().startswith("#"):
+            names = ("source", "target", "fstype")
+            entries.append({**dict(zip(names, fields, strict=False)), "options": fields[3].split(",")})
+    return entries
+
+
+def parse_containerd_root(text):
+    """containerd's data directory by its config.toml (the key stands before the first table), else its default."""
+    top = re.split(r"^\s*\[", text or "", maxsplit=1, flags=re.M)[0]
+    found = re.search(r"""^root\s*=\s*["']([^"']+)["']""", top, re.M)
+    return found.group(1) if found else "/var/lib/containerd"
+
+
+def parse_units(text, names):
+    """``systemctl show`` of several units, a block each in the order asked: name -> what it said."""
+    blocks = [parse_assignments(block) for block in re.split(r"\n\s*\n", (text or "").strip())]
+    keys = {"load": "LoadState", "enabled": "UnitFileState", "active": "ActiveState"}
+    units = {}
+    for number, name in enumerate(names):
+        told = blocks[number] if number < len(blocks) else {}
+        since = whole(told.get("ActiveEnterTimestamp", "").removeprefix("@"))
+        units[name] = {**{key: told.get(said) or None for key, said in keys.items()}, "since": since}
+    return units
+
+
+def parse_packages(text, names):
+    """dpkg's status file: name -> installed version, None where it is not installed."""
+    found = dict.fromkeys(names)
+    for block in re.split(r"\n\n", text or "") if names else ():
+        name = re.match(r"Package: (\S+)", block)
+        if name and name.group(1) in found and "\nStatus: install ok installed" in block:
+            version = re.search(r"^Version: (\S+)", block, re.M)
+            found[name.group(1)] = version.group(1) if version else ""
+    return found
 
 
 def parse_groups(passwd, group, user):
@@ -455,6 +573,7 @@ def read_links(node):
             {
                 "name": name,
                 "operstate": node.text(f"{base}/{name}/operstate"),
+                "carrier": {0: False, 1: True}.get(node.number(f"{base}/{name}/carrier")),
                 "mtu": node.number(f"{base}/{name}/mtu"),
                 "speed_mbps": speed if speed and speed > 0 else None,
                 "mac": node.text(f"{base}/{name}/address"),
@@ -465,6 +584,50 @@ def read_links(node):
     routes = parse_json(node.command("ip-route.json", ["ip", "-json", "route", "show", "default"]), [])
     default = {"interface": routes[0].get("dev"), "gateway": routes[0].get("gateway")} if routes else None
     return {"links": links, "default_route": default}
+
+
+def read_lossless(node):
+    """What DCB says of every RDMA device's interface; null for one whose driver has no DCB."""
+    base = "/sys/class/infiniband"
+    netdevs = sorted({netdev for name in node.names(base) for netdev in node.names(f"{base}/{name}/device/net")})
+    interfaces = {}
+    for netdev in netdevs:
+        app = parse_json(node.command(f"dcb-app-{netdev}.json", ["dcb", "-j", "app", "show", "dev", netdev]), {})
+        pfc = parse_json(node.command(f"dcb-pfc-{netdev}.json", ["dcb", "-j", "pfc", "show", "dev", netdev]), {})
+        interfaces[netdev] = parse_dcb(app, pfc)
+    links = "/etc/systemd/system/sys-subsystem-net-devices-{0}.device.wants/gb10-lossless@{0}.service"
+    at_boot = [netdev for netdev in netdevs if os.path.lexists(node.path(links.format(netdev)))]
+    return {"installed": installed(node, "dcb"), "interfaces": interfaces, "at_boot": at_boot}
+
+
+def read_netplan(node):
+    """What netplan's files say of interfaces. Their text stays on the node: it may hold passwords."""
+    places = {}
+    for folder in NETPLAN:
+        for name in node.names(folder):
+            if name.endswith(".yaml"):
+                places[name] = f"{folder}/{name}"
+    files = []
+    for _name, path in sorted(places.items()):
+        interfaces, problem = parse_netplan(node.text(path))
+        files.append({"path": path, "error": problem, "interfaces": interfaces})
+    return {"installed": installed(node, "netplan"), "files": files}
+
+
+def read_firewall(node):
+    """Our nftables table: its comment (which names what was loaded) and number of rules; null where not loaded."""
+    listed = parse_json(node.command("nft.json", ["nft", "-j", "list", "table", *TABLE]), {}).get("nftables") or []
+    tables = [item["table"] for item in listed if "table" in item]
+    return {
+        "installed": installed(node, "nft"),
+        "comment": tables[0].get("comment", "") if tables else None,
+        "rules": sum("rule" in item for item in listed) if tables else None,
+    }
+
+
+def installed(node, program):
+    """Whether the system has ``program``."""
+    return any(node.path(f"{folder}/{program}").exists() for folder in ("/usr/sbin", "/sbin", "/usr/bin", "/bin"))
 
 
 def read_mounts(node):
@@ -496,7 +659,7 @@ def read_filesystem(node, mounts, path):
 
 def read_blocks(node):
     """Disks with partitions and the signatures lsblk sees; loop, RAM and empty optical devices are left out."""
-    argv = ["lsblk", "-J", "-b", "-o", "NAME,TYPE,SIZE,FSTYPE,UUID,LABEL,MOUNTPOINTS"]
+    argv = ["lsblk", "-J", "-b", "-o", "NAME,TYPE,SIZE,FSTYPE,UUID,LABEL,MOUNTPOINTS,PTTYPE"]
     tree = parse_json(node.command("lsblk.json", argv), {})
     seen = {}
     waiting = list(tree.get("blockdevices", []))
@@ -508,7 +671,11 @@ def read_blocks(node):
     def signature(name):
         item = seen.get(name, {})
         known = {key: item.get(key) for key in ("fstype", "uuid", "label")}
+        known["holders"] = node.names(f"/sys/class/block/{name}/holders")
         return {**known, "mountpoints": [p for p in item.get("mountpoints") or [] if p]}
+
+    by_id = "/dev/disk/by-id"
+    ids = {entry: node.target(f"{by_id}/{entry}").rpartition("/")[2] for entry in node.names(by_id)}
 
     disks = []
     for name in node.names("/sys/block"):
@@ -517,9 +684,15 @@ def read_blocks(node):
         if re.match(r"(loop|ram|zram|sr|nbd)\d", name) or not sectors:
             continue
         parts = [n for n in node.names(base) if n.startswith(name) and node.path(f"{base}/{n}/partition").exists()]
+        held = signature(name)
+        empty = not (parts or held["fstype"] or held["mountpoints"] or held["holders"])
         disks.append(
             {
                 "name": name,
+                "ids": sorted(entry for entry, target in ids.items() if target == name),
+                "logical_block_bytes": node.number(f"{base}/queue/logical_block_size"),
+                "table": seen.get(name, {}).get("pttype"),
+                "signatures": read_signatures(node, name) if empty else None,
                 "size_bytes": sectors * 512,  # the kernel counts in 512 bytes whatever the disk's sector is
                 "model": node.text(f"{base}/device/model"),
                 "serial": node.text(f"{base}/device/serial"),
@@ -528,10 +701,17 @@ def read_blocks(node):
                     {"name": part, "size_bytes": (node.number(f"{base}/{part}/size") or 0) * 512, **signature(part)}
                     for part in parts
                 ],
-                **signature(name),
+                **held,
             }
         )
     return disks
+
+
+def read_signatures(node, name):
+    """Kinds of everything that marks a disk as used (file systems, tables, RAID ...); None where it cannot be told."""
+    answer = parse_json(node.command(f"wipefs-{name}.json", ["wipefs", "--json", "--no-act", f"/dev/{name}"]), {})
+    found = answer.get("signatures")
+    return [item.get("type") for item in found] if isinstance(found, list) else None
 
 
 def read_weights(node, path):
@@ -578,6 +758,8 @@ def read_docker(node, images, rank_name):
         "image_store": None,
         "data_root": None,
         "filesystem": None,
+        "containerd_root": None,
+        "nvidia_ctk": node.path("/usr/bin/nvidia-ctk").exists(),
         "live_restore": None,
         "cgroup_version": None,
         "default_runtime": None,
@@ -609,7 +791,8 @@ def read_docker(node, images, rank_name):
         runtimes=sorted(info.get("Runtimes") or {}),
     )
     # With the containerd image store, images live under containerd's root and not under Docker's.
-    place = "/var/lib/containerd" if containerd else root
+    facts["containerd_root"] = parse_containerd_root(node.text("/etc/containerd/config.toml")) if containerd else None
+    place = facts["containerd_root"] or root
     facts["filesystem"] = read_filesystem(node, read_mounts(node), place) if place else None
     facts["images"] = [read_image(node, item, images) for item in node.docker("/images/json")[0] or []]
     facts["containers"] = [
@@ -634,12 +817,10 @@ def read_daemon_json(node):
 
 
 def read_image(node, item, wanted):
-    """One image; entrypoint and layers only for the wanted tags, since each costs a request."""
+    """One image, with what only inspecting it tells. Layers of all images say what of a new one is there already."""
     tags = [tag for tag in item.get("RepoTags") or [] if tag != "<none>:<none>"]
-    inspect = {}
-    tag = next((t for t in tags if t in wanted), None)
-    if tag:
-        inspect = node.docker(f"/images/{urllib.parse.quote(tag, safe=':/')}/json")[0] or {}
+    name = next((t for t in tags if t in wanted), str(item.get("Id")))
+    inspect = node.docker(f"/images/{urllib.parse.quote(name, safe=':/')}/json")[0] or {}
     config = inspect.get("Config") or {}
     return {
         "id": item.get("Id"),
@@ -653,12 +834,13 @@ def read_image(node, item, wanted):
 
 
 def read_container(node, item, rank_name):
-    """One container; when it started and its restart policy only for ours."""
+    """One container; when it started, its restart policy and what it was made from only for ours."""
     names = [name.lstrip("/") for name in item.get("Names") or []]
     ours = rank_name in names
     inspect = node.docker(f"/containers/{item.get('Id')}/json")[0] or {} if ours else {}
     state = inspect.get("State") or {}
     host = inspect.get("HostConfig") or {}
+    image = node.docker(f"/images/{item.get('ImageID')}/json")[0] if inspect else None
     return {
         "id": item.get("Id"),
         "name": rank_name if ours else (names or [None])[0],
@@ -674,7 +856,63 @@ def read_container(node, item, rank_name):
         "labels": item.get("Labels") or {},
         "network_mode": (item.get("HostConfig") or {}).get("NetworkMode"),
         "ports": sorted({p["PublicPort"] for p in item.get("Ports") or [] if p.get("PublicPort")}),
+        "made_from": made_from(inspect, image) if inspect.get("Config") else None,
     }
+
+
+def made_from(inspect, image):
+    """Of an inspected container what a plan decides, in the plan's words; ``image`` is its image, inspected."""
+    config, host = inspect["Config"], inspect.get("HostConfig") or {}
+    inherited = ((image or {}).get("Config") or {}).get("Env") or []
+    requests = [r for r in host.get("DeviceRequests") or [] if ["gpu"] in (r.get("Capabilities") or [])]
+    gpus = [r.get("DeviceIDs") or ("all" if r.get("Count") == -1 else str(r.get("Count"))) for r in requests]
+    devices = [(d.get("PathOnHost"), d.get("PathInContainer")) for d in host.get("Devices") or []]
+    return {
+        "argv": hidden_options([*(config.get("Entrypoint") or []), *(config.get("Cmd") or [])]),
+        "env": environment(pair for pair in config.get("Env") or [] if pair not in inherited),
+        "env_of_image": None if image is None else environment(inherited),
+        "ulimits": {u["Name"]: f"{u['Soft']}:{u['Hard']}" for u in host.get("Ulimits") or []},
+        "cap_add": sorted(name.removeprefix("CAP_") for name in host.get("CapAdd") or []),
+        "devices": sorted(path if path == inside else f"{path}:{inside}" for path, inside in devices),
+        "gpus": gpus[0] if gpus and isinstance(gpus[0], str) else ",".join(gpus[0] if gpus else []),
+        "mounts": sorted(
+            (
+                {
+                    "type": m.get("Type"),
+                    "source": m.get("Source"),
+                    "target": m.get("Destination"),
+                    "read_only": not m.get("RW"),
+                }
+                for m in inspect.get("Mounts") or []
+            ),
+            key=lambda mount: mount["target"] or "",
+        ),
+        "memory_bytes": host.get("Memory") or 0,
+        "shm_bytes": host.get("ShmSize") or 0,
+    }
+
+
+def environment(pairs):
+    """``KEY=value`` strings as a dict, what may be a secret hidden."""
+    env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return {key: hidden(key, value) for key, value in sorted(env.items())}
+
+
+def hidden(name, value):
+    """The value, unless its name says that it is a secret; without the login of an address in it."""
+    return HIDDEN if SECRET.search(name.replace("-", "_")) else re.sub(r"://[^/@\s]+@", f"://{HIDDEN}@", value)
+
+
+def hidden_options(argv):
+    """An argument list with the values of secret options hidden."""
+    option, words = "", []
+    for word in argv:
+        if word.startswith("-"):
+            option, equals, value = word.partition("=")
+            words.append(option + equals + (hidden(option, value) if equals else ""))
+        else:
+            words.append(hidden(option, word))
+    return words
 
 
 def read_listeners(node, ports):
@@ -735,6 +973,65 @@ def read_user(node):
     return {"uid": uid, "login": login, "groups": groups}
 
 
+def read_users(node, names):
+    """User name -> uid (None where there is none), groups, and whether its services outlive its sessions."""
+    passwd, group = node.text("/etc/passwd"), node.text("/etc/group")
+    known = {f[0]: whole(f[2]) for f in (line.split(":") for line in (passwd or "").splitlines()) if len(f) > 3}
+    users = {}
+    for name in names:
+        uid = known.get(name)
+        if uid is None and node.live:  # a directory service's user
+            with contextlib.suppress(KeyError):
+                uid = pwd.getpwnam(name).pw_uid
+        users[name] = {
+            "uid": uid,
+            "groups": parse_groups(passwd, group, name),
+            "linger": node.path(f"/var/lib/systemd/linger/{name}").exists(),
+        }
+    return users
+
+
+def read_file(node, name):
+    """One path: kind, sum of a small regular file, mode and owners. A recorded tree has root's files only."""
+    keys = ("kind", "sha256", "mode", "owner", "group", "modified")
+    facts = {"exists": False, **dict.fromkeys(keys)}
+    path = node.path(name)
+    try:
+        status = path.lstat()
+        mode = status.st_mode
+        kinds = {"file": stat.S_ISREG(mode), "directory": stat.S_ISDIR(mode), "link": stat.S_ISLNK(mode)}
+        kind = next((kind for kind, so in kinds.items() if so), "other")
+        facts.update(exists=True, kind=kind, mode=f"{stat.S_IMODE(mode):04o}", owner="root", group="root")
+        facts["modified"] = int(status.st_mtime)
+        if node.live:
+            facts.update(owner=owner_name(pwd.getpwuid, status.st_uid), group=owner_name(grp.getgrgid, status.st_gid))
+        if kind == "file" and status.st_size <= MOST_BYTES:
+            facts["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        pass
+    return facts
+
+
+def owner_name(lookup, number):
+    """The name of a user or group number, or the number as text."""
+    try:
+        return lookup(number)[0]
+    except KeyError:
+        return str(number)
+
+
+def read_units(node, names):
+    """systemd unit -> load (not-found without), enabled, active, since when; None where it does not tell."""
+    properties = "--property=Id,LoadState,UnitFileState,ActiveState,ActiveEnterTimestamp"
+    argv = ["systemctl", "show", "--timestamp=unix", properties, *names]
+    return parse_units(node.command("systemctl-show.txt", argv), names) if names else {}
+
+
+def read_probe(node):
+    """What the storage role's probe measured last, empty where it never ran."""
+    return parse_json(node.text(PROBE), {})
+
+
 def read_python(node):
     """The interpreter Ansible uses here, and whether it has what the Docker modules need."""
     if not node.live:
@@ -762,12 +1059,21 @@ def sections(node, options):
         "gpu": lambda: read_gpu(node),
         "rdma": lambda: read_rdma(node),
         "network": lambda: read_links(node),
+        "lossless": lambda: read_lossless(node),
+        "netplan": lambda: read_netplan(node),
+        "firewall": lambda: read_firewall(node),
         "mounts": lambda: read_mounts(node),
         "block_devices": lambda: read_blocks(node),
         "weights": lambda: read_weights(node, options["weights_path"]),
         "docker": lambda: read_docker(node, options["images"], options["rank_name"]),
         "listeners": lambda: read_listeners(node, options["ports"]),
         "sysctls": lambda: read_sysctls(node, options["sysctls"]),
+        "files": lambda: {name: read_file(node, name) for name in options["files"]},
+        "units": lambda: read_units(node, options["units"]),
+        "users": lambda: read_users(node, options["users"]),
+        "packages": lambda: parse_packages(node.text("/var/lib/dpkg/status"), options["packages"]),
+        "fstab": lambda: parse_fstab(node.text("/etc/fstab")),
+        "storage_probe": lambda: read_probe(node),
         "limits": lambda: parse_limits(node.text("/proc/self/limits")),
         "user": lambda: read_user(node),
         "python": lambda: read_python(node),
@@ -800,7 +1106,8 @@ def run_bounded(tasks, timeout):
 def gather(root="/", timeout=15.0, docker_socket="/var/run/docker.sock", **options):
     """The facts of schema 1 as a plain dict. ``options`` as the module's: what is left out is not read."""
     begun = time.monotonic()
-    options = {"weights_path": "", "images": [], "ports": [], "sysctls": [], "rank_name": "gb10-rank", **options}
+    lists = ("images", "ports", "sysctls", "files", "units", "users", "packages")
+    options = {"weights_path": "", "rank_name": "gb10-rank", **{name: [] for name in lists}, **options}
     # A command is given up a little before its section is, so that the section's other facts still count.
     node = Node(root, max(timeout - 1.0, timeout / 2), docker_socket)
     results, late, problems = run_bounded(sections(node, options), timeout)
@@ -823,6 +1130,10 @@ def main():
             "images": {"type": "list", "elements": "str", "default": []},
             "ports": {"type": "list", "elements": "int", "default": []},
             "sysctls": {"type": "list", "elements": "str", "default": []},
+            "files": {"type": "list", "elements": "str", "default": []},
+            "units": {"type": "list", "elements": "str", "default": []},
+            "users": {"type": "list", "elements": "str", "default": []},
+            "packages": {"type": "list", "elements": "str", "default": []},
             "rank_name": {"type": "str", "default": "gb10-rank"},
             "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
             "timeout": {"type": "float", "default": 15.0},

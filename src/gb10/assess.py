@@ -6,17 +6,19 @@ codes.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gb10 import data, fabric
+from gb10 import data, fabric, images, rails
 from gb10.deploy import LABEL_PLAN
 from gb10.expected import SETTINGS, Expected, read_expected
 from gb10.findings import Finding, error, warning
+from gb10.node_memory import measure, node_findings, start_of
 from gb10.odd import odd_findings
+from gb10.plan import UNPINNED
+from gb10.probe import probe_findings
 from gb10.tables import facts_table, findings_table
 
 __all__ = ["SETTINGS", "assess", "facts_table", "findings_table", "missing_weights"]
@@ -24,7 +26,6 @@ __all__ = ["SETTINGS", "assess", "facts_table", "findings_table", "missing_weigh
 Document = Mapping[str, Any]
 
 GIB = 1 << 30
-KIB = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -144,52 +145,11 @@ def judge_kernel(case: Case) -> Iterator[Finding]:
 
 
 def judge_memory(case: Case) -> Iterator[Finding]:
-    """vLLM's own start-up check, before anything is stopped for it: free memory against total x GMU.
-
-    Skipped while a rank of ours runs here: MemAvailable is then what it left, and it gives its share back when it is
-    stopped. Skipped as well with kv_cache_memory_bytes, which makes vLLM ignore GMU.
-    """
-    share, memory = case.expected.gpu_memory_utilization, case.part("memory")
-    total, available = memory.get("total_kib"), memory.get("available_kib")
-    if share is None or case.expected.kv_cache_memory_bytes or not total or available is None or serving(case.facts):
-        return
-    total, available = total * KIB, available * KIB
-    wanted = math.ceil(total * share)
-    outside = int(taken_before(case.plan) * GIB)
-    reserve = int(case.expected.memory_reserve_gib * GIB)
-    left = available - outside - wanted
-    starts, keeps = (largest_share(total, available - outside - kept) for kept in (0, reserve))
-    before = f", {outside / GIB:.1f} of them taken by NCCL and the CUDA context first" if outside else ""
-    if left < 0:
-        yield case.error(
-            "memory-not-available",
-            f"gpu_memory_utilization {share:g} of {total / GIB:.2f} GiB wants {wanted / GIB:.1f} GiB, "
-            f"but {available / GIB:.1f} GiB are available{before}.",
-            f"Free memory on the node, or lower gpu_memory_utilization: {starts} is the largest that starts here, "
-            f"{keeps} the largest that also keeps {reserve / GIB:g} GiB.",
-        )
-    elif left < reserve:
-        yield case.warning(
-            "memory-reserve-low",
-            f"gpu_memory_utilization {share:g} of {total / GIB:.2f} GiB leaves {left / GIB:.1f} GiB of "
-            f"{available / GIB:.1f} available{before}; {reserve / GIB:g} are to stay free.",
-            f"Free memory on the node, or lower gpu_memory_utilization to {keeps}: a GB10 out of memory freezes whole.",
-        )
-
-
-def taken_before(plan: Document) -> float:
-    """GiB that NCCL and the CUDA context take before vLLM looks at free memory; 0 where the plan does not say."""
-    engine = (plan.get("memory") or {}).get("engine") or {}
-    nccl = [float(item["gib"]) for item in engine.get("outside") or [] if item["name"] == "nccl"]
-    return sum(nccl) + float(data.load("memory")["cuda_context_gib"]) if nccl else 0.0
-
-
-def largest_share(total: int, free: int) -> str:
-    """The largest GMU, to two decimals, that takes no more than ``free`` of ``total`` bytes."""
-    hundredths = max(0, free * 100 // total)
-    while hundredths and math.ceil(total * hundredths / 100) > free:
-        hundredths -= 1
-    return f"{hundredths / 100:.2f}"
+    """vLLM's own start-up check, before anything is stopped for it: what the plan asks, against the node's memory."""
+    start = start_of(case.plan.get("memory") or {})
+    measured = measure(start, case.node, case.facts) if start else None
+    if start and measured:
+        yield from node_findings(start, measured)
 
 
 def judge_gpu(case: Case) -> Iterator[Finding]:
@@ -222,7 +182,8 @@ def judge_fabric(case: Case) -> Iterator[Finding]:
     address = str(case.rank["address"])
     links = case.facts.get("links") or []
     carried = [entry.get("address") for link in links for entry in link.get("addresses") or []]
-    if carried and address not in carried:
+    pending = case.node in case.expected.fabric_pending
+    if carried and address not in carried and not pending:
         local = ", ".join(f"{a} ({fabric.interface_of(case.facts, str(a))})" for a in carried if "." in str(a))
         message = f"No interface has the fabric address {address}; the node has {local}."
         yield case.error(
@@ -231,7 +192,7 @@ def judge_fabric(case: Case) -> Iterator[Finding]:
     if case.expected.nccl_transport != "roce":
         return
     pinned = {name: (case.rank.get("env") or {}).get(key) for name, key in fabric.VARIABLES.items()}
-    if not fabric.rails(case.facts) and not fabric.pinned_hcas(pinned):
+    if not fabric.rails(case.facts) and not fabric.pinned_hcas(pinned) and not pending:
         devices = case.items("rdma", "devices")
         states = ", ".join(
             f"{d['name']} {'/'.join(str(p.get('state')) for p in d.get('ports') or [])}" for d in devices
@@ -242,6 +203,9 @@ def judge_fabric(case: Case) -> Iterator[Finding]:
         )
     yield from fabric.pinned_findings(case.node, case.facts, address, pinned)
     yield from fabric.rail_findings(case.node, case.facts)
+    yield from rails.twin_findings(case.node, case.facts)
+    if not fabric.pin(pinned, "nccl_ib_gid_index"):
+        yield from fabric.gid_findings(case.node, case.facts, address)
     wants = any(str(path).startswith("/dev/infiniband") for path in case.rank.get("devices") or [])
     if wants and not case.items("rdma", "char_devices"):
         message = "/dev/infiniband is empty or missing, so NCCL would silently use TCP."
@@ -287,6 +251,12 @@ def judge_storage(case: Case) -> Iterator[Finding]:
         )
 
 
+def judge_probe(case: Case) -> Iterator[Finding]:
+    """The disk fast enough for Engram, where it was measured and Engram is read from it."""
+    if case.expected.engram == "disk":
+        yield from probe_findings(case.node, case.facts, len(case.plan["ranks"]))
+
+
 def missing_weights(facts: Document, manifest: Mapping[str, Any] | None) -> dict[str, int]:
     """Files of the manifest (path -> bytes) that are absent, of another size or a link: path -> bytes still to write.
 
@@ -309,9 +279,7 @@ def judge_space(case: Case) -> Iterator[Finding]:
             weights.get("filesystem"),
         )
     ]
-    tag = case.rank["image"]
-    if image_state(case) in ("absent", "differs"):
-        coming.append((tag, int(case.expected.image_sizes.get(tag, 0)), docker.get("filesystem")))
+    coming.append((case.rank["image"], int(case.expected.image_space.get(case.node, 0)), docker.get("filesystem")))
     margin = (
         case.known["free_margin_bytes"] if case.expected.free_margin_bytes is None else case.expected.free_margin_bytes
     )
@@ -353,56 +321,29 @@ def judge_docker(case: Case) -> Iterator[Finding]:
         yield case.curable("docker", "python-requests-missing", message, "Install python3-requests.")
 
 
-def image_state(case: Case) -> str:
-    """The rank's image on this node: absent, same, differs, unpinned (no digest to compare), unproved."""
-    image = image_of(case)
-    if image is None:
-        return "absent"
-    wanted = str(case.rank.get("image_digest") or "")
-    if not wanted.startswith("sha256:"):
-        return "unpinned"
-    if image.get("id") == wanted:
-        return "same"
-    if case.part("docker").get("image_store") != "containerd":
-        return "differs"
-    # There, the id is a manifest digest; layers are the same in both stores.
-    layers = case.expected.image_layers.get(case.rank["image"])
-    if not layers or not image.get("layers"):
-        return "unproved"
-    return "same" if list(layers) == list(image["layers"]) else "differs"
-
-
-def image_of(case: Case) -> Document | None:
-    """The image that carries the rank's tag, or is it by digest."""
-    images = case.items("docker", "images")
-    tagged = (image for image in images if case.rank["image"] in (image.get("tags") or []))
-    return next(tagged, None)
-
-
 def judge_image(case: Case) -> Iterator[Finding]:
     """The rank's image by content, never by its tag alone."""
-    tag, state, image = case.rank["image"], image_state(case), image_of(case) or {}
+    tag, pinned = case.rank["image"], str(case.rank.get("image_digest") or UNPINNED)
+    source = case.expected.images.get(tag)
+    state, image = images.state(case.facts, tag, pinned, source), images.tagged(case.facts, tag) or {}
     if not case.part("docker").get("reachable"):
         return
+    if state in ("absent", "differs") and source:
+        arch = case.facts.get("arch")
+        if images.ARCHITECTURES.get(str(arch), arch) != source.architecture:
+            message = f"{tag} in images_source is for {source.architecture}, the node is {arch}."
+            yield case.error("image-platform", message, "Bring the image for the nodes' architecture.")
+            return
     if state == "absent":
         if not case.expected.cures("images"):
             yield case.error("image-missing", f"{tag} is not on the node.", "Load it, or set images_source.")
-        return
-    short, wanted = str(image.get("id"))[:19], str(case.rank.get("image_digest"))[:19]
-    if state == "differs":
-        message = f"{tag} is {short} here, but the plan has {wanted}."
+    elif state == "differs":
+        message = f"{tag} is {str(image.get('id'))[:19]} here, but the plan has {pinned[:19]}."
         yield case.curable(
             "images", "image-tag-differs", message, "Load the right image: the tag alone proves nothing."
         )
-        return
-    if state == "unproved":
-        message = f"{tag} is {short} in a containerd image store, where an id cannot be compared with {wanted}."
-        yield case.warning(
-            "image-unproved", message, "Give the image's layers with the bundle, or compare the patch files."
-        )
-    entrypoint = image.get("entrypoint") or []
-    if entrypoint:
-        message = f"{tag} has the entrypoint {list(entrypoint)}: the rank's command would be appended to it."
+    elif image.get("entrypoint"):
+        message = f"{tag} has the entrypoint {list(image['entrypoint'])}: the rank's command would be appended to it."
         yield case.error("entrypoint-not-empty", message, "Rebuild the image with ENTRYPOINT [].")
 
 
@@ -411,14 +352,9 @@ def ours(facts: Document) -> list[Document]:
     return [c for c in (facts.get("docker") or {}).get("containers") or [] if c.get("ours")]
 
 
-def serving(facts: Document) -> bool:
-    """Whether a rank of ours runs."""
-    return any(container.get("state") == "running" for container in ours(facts))
-
-
 def judge_containers(case: Case) -> Iterator[Finding]:
     """Ranks somebody started by hand."""
-    tag, image = case.rank["image"], (image_of(case) or {}).get("id")
+    tag, image = case.rank["image"], (images.tagged(case.facts, case.rank["image"]) or {}).get("id")
     for container in case.items("docker", "containers"):
         name, state = container.get("name"), container.get("state")
         if container.get("ours"):
@@ -456,6 +392,7 @@ JUDGES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     judge_gpu,
     judge_fabric,
     judge_storage,
+    judge_probe,
     judge_space,
     judge_docker,
     judge_image,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gb10 import fabric
 from gb10.environment import DETECTED
 from gb10.plan import UNPINNED, plan_hash
 
@@ -20,14 +21,21 @@ LABEL_PLAN = "gb10.plan-hash"
 LABEL_IMAGE = "gb10.image"
 
 
-def resolve(plan: Mapping[str, Any], detected: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def resolve(
+    plan: Mapping[str, Any],
+    detected: Mapping[str, Mapping[str, str]],
+    images: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """The deployment: ``{profile, head, plan_hash, ranks[]}``.
+
+    ``images``: per node name, what its image store calls the plan's image (docs/images.md); that of the plan elsewhere.
 
     ``detected``: per node name, environment values only that node could tell (``NCCL_IB_HCA``, ``NCCL_SOCKET_IFNAME``,
     ...). A value the node could not tell removes the key: an empty string would be read as 0 by NCCL.
     """
     ranks = copy.deepcopy(list(plan["ranks"]))
     for rank in ranks:
+        rank["image_digest"] = (images or {}).get(rank["node"], rank["image_digest"])
         known = detected.get(rank["node"], {})
         for key, value in list(rank["env"].items()):
             if value == DETECTED:
@@ -36,6 +44,23 @@ def resolve(plan: Mapping[str, Any], detected: Mapping[str, Mapping[str, str]]) 
                 else:
                     del rank["env"][key]
     return {"profile": plan["profile"], "head": plan["head"], "plan_hash": plan_hash(ranks), "ranks": ranks}
+
+
+def detected(
+    ranks: Iterable[Mapping[str, Any]],
+    facts: Mapping[str, Mapping[str, Any]],
+    hosts: Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, str]]:
+    """What each rank's node tells by its facts, for ``resolve``. ``hosts``: per node its variables, which may pin."""
+    found = {}
+    for rank in ranks:
+        name = rank["node"]
+        if name in facts:
+            host = hosts[name]
+            pins = {key: host.get(key) for key in fabric.VARIABLES if host.get(key)}
+            known = fabric.detect(facts[name], rank["address"], pins)
+            found[name] = known.environment(str(host.get("nccl_transport")))
+    return found
 
 
 def container(deploy: Mapping[str, Any], rank: Mapping[str, Any], run_id: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gb10 import fabric
+from gb10 import fabric, rails
 from gb10.expected import Expected
 from gb10.findings import Finding, error, warning
 from gb10.plan import UNPINNED
@@ -86,6 +86,13 @@ def traits(plan: Document, expected: Expected, known: Document) -> list[Trait]:
                 "Cable and address both twins on every node: one carries about 98 Gb/s, both 161 to 200.",
             ),
             Trait(
+                "odd-rail-subnets",
+                "The order of the rails' subnets",
+                lambda _n, f: rail_subnets(f),
+                "Exchange the twins' addresses: NCCL pairs twins of one PCI domain, which must be in one subnet.",
+                fatal=True,
+            ),
+            Trait(
                 "odd-rate",
                 "A rail's rate in Gb/s",
                 lambda _n, f: slowest(f),
@@ -147,6 +154,14 @@ def active_mtu(facts: Document, needs_mtu: int) -> str | None:
     """The smallest active MTU of the rails whose interface allows the full one."""
     mtus = [rail.active_mtu for rail in fabric.rails(facts) if rail.active_mtu and (rail.mtu or 0) >= needs_mtu]
     return str(min(mtus)) if mtus else None
+
+
+def rail_subnets(facts: Document) -> str | None:
+    """The subnets of each live rail, PCI domain 0 first; None with fewer than two rails."""
+    live = {rail.hca: rail for rail in fabric.rails(facts)}
+    ordered = [live[twin.hca] for twin in rails.twins(facts) if twin.hca in live]
+    told = [" and ".join(sorted(str(network.network) for network in rail.networks)) for rail in ordered]
+    return ", then ".join(told) if len(told) > 1 else None
 
 
 def slowest(facts: Document) -> str | None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from lab_run import molecule
+from lab_run import molecule, play, recap
 from support import ROOT
 
-ROLES = ("preflight", "docker", "host_limits", "storage", "fabric", "nccl", "images", "weights")
+ROLES = ("preflight", "storage", "docker", "host_limits", "fabric", "nccl", "images", "weights")
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_role(role: str) -> None:
-    if (ROOT / f"molecule/{role}/prepare.yml").exists():
+    scenario = ROOT / f"molecule/{role}"
+    settings = [f"-e@{path}" for path in scenario.glob("settings.yml")]
+    if (scenario / "prepare.yml").exists():
         molecule("prepare", role, "--force")  # molecule thinks the shared lab prepared once and for all
-    molecule("test", role)
+    for act in ("syntax", "check", "converge", "idempotence"):
+        molecule(act, role)
+    again = play(f"molecule/{role}/converge.yml", "--check", *settings)
+    assert again.returncode == 0, again.stdout[-3000:]
+    assert not any(numbers["changed"] for numbers in recap(again).values()), again.stdout[-3000:]
+    molecule("verify", role)
+    if (scenario / "cleanup.yml").exists():
+        molecule("cleanup", role)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from lab_run import identities, inventory_with, on_node, play, run
 
+from gb10.layout import read_layout
+
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     """Non-zero, the words said, nothing started and nothing changed."""
@@ -86,14 +88,16 @@ def test_foreign_process_on_the_api_port() -> None:
         on_node("spark-153", "kill", holder.stdout.strip())
 
 
-def test_an_archive_that_is_not_what_it_says_is_refused_before_distribution(tmp_path: Path) -> None:
-    """Case 16: the archive itself is read, neither its name nor its tag is believed."""
+def test_a_layer_that_is_not_what_its_digest_says_is_refused_before_distribution(tmp_path: Path) -> None:
+    """Case 16: the layers are read, neither their names nor the image's are believed."""
     inventory = inventory_with(tmp_path)
     source = (inventory.parent / "group_vars/lab.yml").read_text().split("images_source:")[1].split()[0].strip("'\"")
     bundle = tmp_path / "images"
     run(["cp", "-r", source, bundle], 120)
-    with (bundle / "engram-mem.tar").open("ab") as stream:
-        stream.write(b"\0" * 512)
+    layer = read_layout(str(bundle))["vllm-dsv41:engram-mem"].layers[0]
+    with (bundle / "blobs" / layer.path).open("r+b") as stream:
+        stream.seek(-1, 2)
+        stream.write(b"\1")
     run(["docker", "exec", "spark-158", "docker", "rmi", "-f", "vllm-dsv41:engram-mem"], 60)
     done = play("site.yml", "-e", f"images_source={bundle}", inventory=inventory)
-    refused(done, "archive-differs", "engram-mem.tar")
+    refused(done, "image-layer-wrong", layer.digest)

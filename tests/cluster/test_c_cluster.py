@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
-from lab_run import BOOT, ENVIRONMENT, identities, molecule, on_node, play, play_command, ranks, recap
+from lab_run import (
+    BIN,
+    BOOT,
+    ENVIRONMENT,
+    INVENTORY,
+    identities,
+    molecule,
+    on_node,
+    play,
+    play_command,
+    ranks,
+    recap,
+    run,
+)
 from support import ROOT
 
 COUNTED = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
@@ -47,6 +64,28 @@ def test_workers_started_from_the_highest_rank_down_and_the_head_last() -> None:
     assert start_order(found) == [by_rank[n] for n in (7, 6, 5, 4, 3, 2, 1, 0)]
 
 
+def cache_config(head: dict[str, Any]) -> dict[str, str]:
+    """What the endpoint of the plan's first rank says of its KV cache."""
+    port = head["argv"][head["argv"].index("--port") + 1]
+    with urlopen(f"http://{head['address']}:{port}/metrics", timeout=30) as answer:
+        (labels,) = re.findall(r"^vllm:cache_config_info{(.*)} 1\.0$", answer.read().decode(), re.M)
+    return dict(re.findall(r'(\w+)="([^"]*)"', labels))
+
+
+def test_the_engine_has_the_kv_cache_the_plan_predicts(tmp_path: Path) -> None:
+    """Blocks, tokens and requests of full length; the plan rounds the last, blocks over blocks a request does not."""
+    planned = play("playbooks/plan.yml", "-e", f"plan_file={tmp_path / 'plan.json'}")
+    assert planned.returncode == 0, planned.stdout[-3000:]
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    memory, engine = plan["memory"], plan["memory"]["engine"]
+    held = cache_config(plan["ranks"][0])
+    assert int(held["num_gpu_blocks"]) == engine["kv_blocks"]
+    assert int(held["kv_cache_size_tokens"]) == engine["kv_tokens"]
+    requests = float(held["kv_cache_max_concurrency"])
+    assert requests == engine["kv_blocks"] / memory["blocks_per_request"]
+    assert round(requests, 4) == engine["requests"]
+
+
 def test_second_run_disturbs_nothing() -> None:
     before = identities()
     done = play("site.yml")
@@ -62,6 +101,22 @@ def test_check_mode_of_another_profile_predicts_and_changes_nothing() -> None:
     assert done.returncode == 0, done.stdout[-3000:]
     assert "the plan changed" in done.stdout
     assert identities() == before
+
+
+def test_the_command_says_what_a_deploy_would_change(tmp_path: Path) -> None:
+    """`gb10 plan --diff` of what Docker tells on eight nodes; kept also when a finding stops the run."""
+    facts = tmp_path / "facts.json"
+    for more, status in (((), 0), (("-e", "preflight_arch=riscv64"), 2)):
+        facts.unlink(missing_ok=True)
+        done = play("playbooks/preflight.yml", "-e", f"facts_file={facts}", *more)
+        assert done.returncode == status, done.stdout[-3000:]
+        assert facts.stat().st_mode & 0o777 == 0o600
+    command = [BIN / "gb10", "plan", "-i", INVENTORY, "--profile", "tp8-300k", "--diff", facts]
+    same = run(command, 60)
+    assert (same.returncode, same.stdout) == (0, "Nothing would change.\n"), same.stderr
+    other = run([*command, "-e", "max_num_seqs=4"], 60)
+    assert "argv --max-num-seqs: 8 -> 4" in other.stdout
+    assert "A deploy stops and starts every rank" in other.stdout
 
 
 def test_status_and_verify() -> None:

@@ -54,6 +54,25 @@ class Link:
     mtu: int = 9000
     operstate: str = "up"
     speed: int = 200000
+    carrier: bool | None = None
+    """None: reading it fails, as on an interface that is not up."""
+
+
+@dataclass
+class Disk:
+    """A whole disk beside the system's. ``signatures`` of None: wipefs gives no answer."""
+
+    name: str = "nvme1n1"
+    serial: str = "S7NEW001"
+    fstype: str | None = None
+    uuid: str | None = None
+    label: str | None = None
+    table: str | None = None
+    mountpoints: list[str] = field(default_factory=list)
+    signatures: list[str] | None = field(default_factory=list)
+    partitions: dict[str, str | None] = field(default_factory=dict)
+    """Name -> file system."""
+    holders: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -81,6 +100,14 @@ class NodeTree:
     hcas: list[Hca] = field(default_factory=list)
     char_devices: list[str] = field(default_factory=lambda: ["uverbs0", "uverbs1", "rdma_cm"])
     links: list[Link] = field(default_factory=list)
+    dcb: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Interface -> what ``dcb -j app show`` and ``dcb -j pfc show`` print, merged; without an entry: no DCB."""
+    netplan: dict[str, str] = field(default_factory=dict)
+    """Files of /etc/netplan by name; None of them: the program is there all the same."""
+    nft: dict[str, Any] | None = None
+    programs: tuple[str, ...] = ("usr/sbin/dcb", "usr/sbin/nft", "usr/sbin/netplan")
+    system: dict[str, str] = field(default_factory=dict)
+    """Further files by absolute path."""
     route: list[dict[str, str]] = field(default_factory=list)
     mounts: list[str] = field(
         default_factory=lambda: [
@@ -90,6 +117,7 @@ class NodeTree:
             "overlay /var/lib/docker/overlay2/x/merged overlay rw 0 0",
         ]
     )
+    disks: list[Disk] = field(default_factory=list)
     space: dict[str, tuple[int, int]] = field(
         default_factory=lambda: {"/": (900 * GIB, 400 * GIB), "/data": (3600 * GIB, 3000 * GIB)}
     )
@@ -166,6 +194,8 @@ class NodeTree:
                 ("address", "fc:4c:ea:03:00:f9"),
             ):
                 put(root, f"{base}/{name}", f"{value}\n")
+            if link.carrier is not None:
+                put(root, f"{base}/carrier", f"{int(link.carrier)}\n")
             (root / base / "device").mkdir()
             entries = [a.split("/") for a in link.addresses]
             info = [{"family": "inet", "local": a, "prefixlen": int(p)} for a, p in entries]
@@ -198,6 +228,17 @@ class NodeTree:
                 devinfo += f"hca_id:\t{hca.name}\n\tphys_port_cnt:\t1\n\t\tport:\t1\n"
                 devinfo += f"\t\t\tactive_mtu:\t\t{hca.active_mtu} (5)\n\n"
         put(root, "gb10/ibv-devinfo.txt", devinfo)
+        for program in self.programs:
+            put(root, program, "")
+        for netdev, told in self.dcb.items():
+            put(root, f"gb10/dcb-app-{netdev}.json", json.dumps({k: v for k, v in told.items() if k == "dscp_prio"}))
+            put(root, f"gb10/dcb-pfc-{netdev}.json", json.dumps({k: v for k, v in told.items() if k != "dscp_prio"}))
+        for name, text in self.netplan.items():
+            put(root, f"etc/netplan/{name}", text)
+        for path, text in self.system.items():
+            put(root, path.lstrip("/"), text)
+        if self.nft is not None:
+            put(root, "gb10/nft.json", json.dumps(self.nft))
         for name in self.char_devices:
             put(root, f"dev/infiniband/{name}", "")
 
@@ -213,12 +254,34 @@ class NodeTree:
         put(root, f"{base}/nvme0n1p3/partition", "3\n")
         put(root, f"{base}/nvme0n1p3/size", "7000000000\n")
         put(root, "sys/block/loop0/size", "8\n")
-        part = {"name": "nvme0n1p3", "fstype": "ext4", "uuid": "9a-11", "label": None, "mountpoints": ["/data"]}
-        tree = {
-            "blockdevices": [
-                {"name": "nvme0n1", "fstype": None, "uuid": None, "mountpoints": [None], "children": [part]}
-            ]
-        }
+        put(root, f"{base}/queue/logical_block_size", "512\n")
+        put(root, f"{base}/nvme0n1p2/partition", "2\n")
+        put(root, f"{base}/nvme0n1p2/size", "800000000\n")
+        link = root / "dev/disk/by-id/nvme-SAMSUNG_MZALC4T0HBL1_S7FXNX0Y"
+        link.parent.mkdir(parents=True)
+        link.symlink_to("../../nvme0n1")
+        parts = [
+            {"name": "nvme0n1p2", "fstype": "ext4", "uuid": "1b-2c", "label": None, "mountpoints": ["/"]},
+            {"name": "nvme0n1p3", "fstype": "ext4", "uuid": "9a-11", "label": None, "mountpoints": ["/data"]},
+        ]
+        system = {"name": "nvme0n1", "fstype": None, "uuid": None, "mountpoints": [None], "pttype": "gpt"}
+        tree = {"blockdevices": [{**system, "children": parts}]}
+        for disk in self.disks:
+            base = f"sys/block/{disk.name}"
+            put(root, f"{base}/size", "7814037168\n")
+            put(root, f"{base}/device/serial", f"{disk.serial}      \n")
+            for holder in disk.holders:
+                (root / f"sys/class/block/{disk.name}/holders/{holder}").mkdir(parents=True)
+            for name in disk.partitions:
+                put(root, f"{base}/{name}/partition", "1\n")
+            keys = {"fstype": disk.fstype, "uuid": disk.uuid, "label": disk.label, "pttype": disk.table}
+            children = [{"name": n, "fstype": f, "uuid": f and f"{n}-uuid"} for n, f in disk.partitions.items()]
+            tree["blockdevices"].append(
+                {"name": disk.name, **keys, "mountpoints": disk.mountpoints, "children": children}
+            )
+            if disk.signatures is not None:
+                told = {"signatures": [{"type": kind} for kind in disk.signatures]}
+                put(root, f"gb10/wipefs-{disk.name}.json", json.dumps(told))
         put(root, "gb10/lsblk.json", json.dumps(tree))
         weights = root / WEIGHTS.lstrip("/")
         if self.weights_dir:

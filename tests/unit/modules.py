@@ -23,10 +23,10 @@ def load_module(name: str) -> ModuleType:
     return module
 
 
-def run_module(name: str, **arguments: Any) -> dict[str, Any]:
+def run_module(name: str, *more: str, **arguments: Any) -> dict[str, Any]:
     """What ``ansible localhost -m name`` brings back, failures included."""
     command = [Path(sys.executable).parent / "ansible", "localhost", "-i", "localhost,", "-c", "local", "-m", name]
-    command += ["-e", f"ansible_python_interpreter={sys.executable}", "-a", json.dumps(arguments), "-o"]
+    command += ["-e", f"ansible_python_interpreter={sys.executable}", "-a", json.dumps(arguments), "-o", *more]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     _host, _, result = done.stdout.partition("=> ")
     assert result, done.stdout + done.stderr

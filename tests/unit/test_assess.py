@@ -22,14 +22,14 @@ from gb10_node import (
     twins,
 )
 
-from gb10.assess import assess, facts_table, findings_table, largest_share, missing_weights
+from gb10.assess import assess, facts_table, findings_table, missing_weights
 from gb10.findings import error, warning
+from gb10.layout import Blob, Image
 
 OTHER_ID = "sha256:" + "0b" * 32
 
 # What the report's cluster is judged against, tp8-300k; weights and images come from the controller.
 SETTINGS = {
-    "gpu_memory_utilization": 0.80,
     "fabric_mtu": 9000,
     "weights_path": WEIGHTS,
     "weights_source": "/srv/checkpoint",
@@ -82,57 +82,54 @@ def test_a_healthy_cluster_has_no_findings(tmp_path):
 # --- memory (case 10) --------------------------------------------------------------------------------------------
 
 
+def asks(octet, gmu, reserve=9.0, before=0.0):
+    """A plan whose start asks that much."""
+    start = {"gpu_memory_utilization": gmu, "before_gib": before, "reserve_gib": reserve}
+    return {**plan_of(octet), "memory": {"start": start}}
+
+
 def test_memory_that_is_not_there_is_refused_with_the_largest_share(tmp_path):
     """Case 10: MemAvailable 100 GiB of 121.69, GMU 0.87."""
-    found = only(judge(tmp_path, spark(meminfo=memory(100)), settings={"gpu_memory_utilization": 0.87}))
+    found = only(judge(tmp_path, spark(meminfo=memory(100)), plan=asks(153, 0.87)))
     assert (found.level, found.node, found.code) == ("error", "spark-153", "memory-not-available")
     assert "0.87 of 121.69 GiB wants 105.9 GiB, but 100.0 GiB are available" in found.message
     assert "0.82 is the largest that starts here, 0.74 the largest that also keeps 9 GiB" in found.remedy
 
 
 @pytest.mark.parametrize(
-    ("available", "settings", "expected"),
+    ("gmu", "reserve", "expected"),
     [
-        (100, {"gpu_memory_utilization": 0.75, "memory_reserve_gib": 8}, None),
-        (100, {"gpu_memory_utilization": 0.75}, ("warning", "memory-reserve-low")),
-        (100, {"gpu_memory_utilization": 0.82}, ("warning", "memory-reserve-low")),
-        (100, {"gpu_memory_utilization": 0.83}, ("error", "memory-not-available")),
-        (100, {"gpu_memory_utilization": "0.83"}, ("error", "memory-not-available")),
-        (100, {"gpu_memory_utilization": 0.87, "kv_cache_memory_bytes": 16 << 20}, None),
-        (100, {"gpu_memory_utilization": None}, None),
+        (0.75, 8, None),
+        (0.75, 9, ("warning", "memory-reserve-low")),
+        (0.82, 9, ("warning", "memory-reserve-low")),
+        (0.83, 9, ("error", "memory-not-available")),
     ],
 )
-def test_memory_thresholds(tmp_path, available, settings, expected):
-    findings = judge(tmp_path, spark(meminfo=memory(available)), settings=settings)
+def test_memory_thresholds(tmp_path, gmu, reserve, expected):
+    findings = judge(tmp_path, spark(meminfo=memory(100)), plan=asks(153, gmu, reserve))
     assert {(f.level, f.code) for f in findings} == ({expected} if expected else set())
 
 
+def test_a_plan_that_asks_nothing_is_not_judged(tmp_path):
+    """No GPU, or the pool given in bytes: vLLM checks nothing either."""
+    assert judge(tmp_path, spark(meminfo=memory(1)), plan={**plan_of(153), "memory": {"start": None}}) == []
+
+
 def test_what_nccl_takes_before_the_check_counts(tmp_path):
-    """0.82 x 121.69 fits 100 GiB, but not beside 0.56 GiB of NCCL and the CUDA context."""
-    plan = plan_of(153)
-    plan["memory"] = {"engine": {"outside": [{"name": "nccl", "gib": 0.56}, {"name": "host-and-context", "gib": 9.92}]}}
-    found = only(judge(tmp_path, spark(meminfo=memory(100)), settings={"gpu_memory_utilization": 0.82}, plan=plan))
+    """0.82 x 121.69 fits 100 GiB, but not beside 1.26 GiB of NCCL and the CUDA context."""
+    found = only(judge(tmp_path, spark(meminfo=memory(100)), plan=asks(153, 0.82, before=1.26)))
     assert found.code == "memory-not-available"
-    assert "1.3 of them taken by NCCL and the CUDA context first" in found.message
+    assert "98.7 once NCCL and the CUDA context have theirs" in found.message
     assert "0.81 is the largest" in found.remedy
 
 
 def test_a_serving_rank_of_ours_is_not_held_against_the_node(tmp_path):
     rank = running(container())
-    assert judge(tmp_path, spark(meminfo=memory(14), docker=rank)) == []
+    assert judge(tmp_path, spark(meminfo=memory(14), docker=rank), plan=asks(153, 0.8)) == []
     stopped = running(container(state="exited"))
-    assert codes(judge(tmp_path, spark(meminfo=memory(14), docker=stopped))) == {
+    assert codes(judge(tmp_path, spark(meminfo=memory(14), docker=stopped), plan=asks(153, 0.8))) == {
         ("error", "spark-153", "memory-not-available")
     }
-
-
-@pytest.mark.parametrize(
-    ("total", "free", "share"),
-    [(100, 82, "0.82"), (100, 0, "0.00"), (100, -5, "0.00"), (1000, 829, "0.82"), (7, 7, "1.00")],
-)
-def test_the_largest_share_never_exceeds_what_is_free(total, free, share):
-    assert largest_share(total, free) == share
-    assert float(share) * total <= max(free, 0)
 
 
 # --- across nodes (case 11) --------------------------------------------------------------------------------------
@@ -339,8 +336,8 @@ def test_missing_weights_by_size_link_and_part(tmp_path):
     [
         ({"/": (900, 400), "/data": (3600, 500)}, {}, "/data has 500.0 GiB free, but 495.0 GiB of weights are to come"),
         ({"/": (900, 400), "/data": (3600, 505)}, {}, None),
-        ({"/": (900, 43), "/data": (3600, 600)}, {"image_sizes": {IMAGE: 34 * GIB}}, "/ has 43.0 GiB free"),
-        ({"/": (900, 45), "/data": (3600, 600)}, {"image_sizes": {IMAGE: 34 * GIB}}, None),
+        ({"/": (900, 43), "/data": (3600, 600)}, {"image_space": {"spark-153": 34 * GIB}}, "/ has 43.0 GiB free"),
+        ({"/": (900, 45), "/data": (3600, 600)}, {"image_space": {"spark-153": 34 * GIB}}, None),
         ({"/": (900, 1), "/data": (3600, 600)}, {}, None),
     ],
 )
@@ -359,7 +356,7 @@ def test_weights_and_image_on_one_disk_are_added_up(tmp_path):
     settings = {
         "storage_weights_mount": "",
         "weights_manifest": {"a.safetensors": 495 * GIB},
-        "image_sizes": {IMAGE: 34 * GIB},
+        "image_space": {"spark-153": 34 * GIB},
     }
     found = only(judge(tmp_path, tree, settings=settings))
     assert "495.0 GiB of weights and 34.0 GiB of vllm-dsv41:latest are to come" in found.message
@@ -372,6 +369,12 @@ def test_weights_and_image_on_one_disk_are_added_up(tmp_path):
 def containerd(**answers):
     """Docker answers of a containerd image store whose image id is another digest."""
     return {**CONTAINERD, "/images/json": [image(OTHER_ID)], **answers}
+
+
+def source(manifest, architecture="arm64"):
+    """The rank image as the controller holds it."""
+    held = [Blob(digest, 1, "") for digest in (manifest, IMAGE_ID)]
+    return Image(IMAGE, *held, (), (), architecture, ())
 
 
 @pytest.mark.parametrize(
@@ -389,9 +392,12 @@ def containerd(**answers):
             {},
             ("warning", "image-tag-differs"),
         ),
-        (containerd(), {}, ("warning", "image-unproved")),
-        (containerd(), {"image_layers": {IMAGE: ["sha256:l1"]}}, None),
-        (containerd(), {"image_layers": {IMAGE: ["sha256:l2"]}}, ("warning", "image-tag-differs")),
+        (containerd(), {}, ("warning", "image-tag-differs")),
+        (containerd(), {"images": {IMAGE: source(OTHER_ID)}}, None),
+        (containerd(), {"images": {IMAGE: source("sha256:" + "9" * 64)}}, ("warning", "image-tag-differs")),
+        # An image for another processor is said before anything moves; on a node that has the right one it moves not.
+        ({"/images/json": []}, {"images": {IMAGE: source(OTHER_ID, "amd64")}}, ("error", "image-platform")),
+        ({}, {"images": {IMAGE: source(OTHER_ID, "amd64")}}, None),
     ],
 )
 def test_an_image_is_judged_by_content(tmp_path, docker, settings, expected):
@@ -549,7 +555,6 @@ def test_a_lab_node_without_gpu_and_rdma_passes(tmp_path):
         "nccl_transport": "socket",
         "preflight_require_gpu": False,
         "preflight_arch": "",
-        "kv_cache_memory_bytes": 16 << 20,
     }
     plan = plan_of(153, address="10.77.1.153", devices=[])
     assert judge(tmp_path, tree, settings=settings, plan=plan) == []

@@ -50,6 +50,18 @@ def test_another_hca_is_another_plan_hash(planned: dict[str, Any], deployment: d
     assert deploy.resolve(planned, known)["plan_hash"] != deployment["plan_hash"]
 
 
+def test_a_node_starts_the_image_by_what_its_store_calls_it(planned: dict[str, Any]) -> None:
+    """Two image stores, one image: started by its own id on each, and nobody restarts for it."""
+    mixed = deploy.resolve(planned, {}, {"spark-147": "sha256:bb"})
+    images = {node: made["image"] for node, made in deploy.containers(mixed, "run").items()}
+    assert images.pop("spark-147") == "sha256:bb"
+    assert set(images.values()) == {"sha256:aa"}
+    states = running(mixed)
+    assert deploy.restart_reasons(mixed, states) == ["spark-147: another image runs (sha256:aa)"]
+    states["spark-147"]["image_id"] = "sha256:bb"
+    assert deploy.restart_reasons(mixed, states) == []
+
+
 def test_container_arguments(deployment: dict[str, Any]) -> None:
     rank = deployment["ranks"][7]
     arguments = deploy.container(deployment, rank, "20261130T000000Z-1")

@@ -8,19 +8,14 @@ import json
 import re
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
 from support import ROOT
 
-from gb10.archive import read_archive
-from gb10.images import judge
 from gb10.nodes import PER_NODE
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,11 +35,26 @@ def generator() -> ModuleType:
 
 # Which run says what a file finds. Files of a role say it in that role.
 STAGES = {
-    "plan": "sources plan nodes names environment settings memory_findings gb10_plan gb10_profile",
-    "preflight": "assess odd fabric expected images gb10_assess gb10_image_check",
-    "fabric": "gb10_reach",
+    "plan": "sources layout plan nodes names environment settings memory_findings memory_input model_config planned"
+    " gb10_plan gb10_profile checkout inventory files",
+    "images": "image_build patches gb10_image_build gb10_image",
+    "preflight": "disks todo prepared probe rails netplan lossless firewall fabric_todo node_memory assess odd fabric"
+    " expected images gb10_assess gb10_image_check",
+    "fabric": "gb10_reach gb10_netplan",
+    "fabric_test": "fabric_test fabric_matrix gb10_fabric gb10_bandwidth",
+    "all_reduce": "all_reduce gb10_all_reduce",
     "weights": "gb10_weights",
+    "unprepare": "undo",
     "change_history": "gb10_history",
+    "gb10 images": "cli",
+}
+# Said elsewhere than their file tells.
+ELSEWHERE = {
+    "prune-unknown": "preflight",
+    "original-unkept": "prepare",
+    "facts-file-unwritable": "preflight",
+    "facts-file-unusable": "gb10 plan",
+    "checkout-missing": "gb10 plan",
 }
 STAGE_OF = {name: stage for stage, names in STAGES.items() for name in names.split()}
 # Calls whose code is no literal because they pass on what another call gave: nothing new is said there.
@@ -61,9 +71,11 @@ PASSED_ON = {
     ("findings", "Finding", "code"),
     ("report", "Finding", "**"),
     ("gb10_plan", "Finding", "**"),
+    ("node", "Problem", "said['code']"),
+    ("cli", "Finding", "**"),
 }
-# Said by nothing that runs yet: the plan never has a node's measured memory.
-SILENT = {"startup-memory"}
+# Said by the plan too, where it is given the nodes' facts.
+WITH_FACTS = {"memory-not-available", "memory-reserve-low"}
 
 Said = tuple[str, str]  # level, code
 
@@ -92,6 +104,8 @@ def said_by_call(call: ast.Call) -> set[Said] | None:
     if callee == "make" and isinstance(args[0], ast.JoinedStr):
         base = literal(args[0].values[0])
         return {("error", base), ("warning", f"{base}-engine")}
+    if callee == "Problem":  # what stops a relay
+        return {("error", literal(args[0]))} if literal(args[0]) else None
     if callee in ("error", "warning", "case.error", "case.warning", "self.error", "self.warning"):
         return {(name, literal(args[0]))} if literal(args[0]) else None
     if callee in ("level", "make"):  # error or warning, as a setting or an accounting decides
@@ -139,6 +153,7 @@ def found() -> dict[str, tuple[set[str], set[str]]]:
     places: list[tuple[str, Iterator[Said]]] = []
     for folder in ("src/gb10", "action_plugins", "library", "callback_plugins", "filter_plugins"):
         places += [(STAGE_OF.get(p.stem, p.stem), in_python(p)) for p in sorted((ROOT / folder).glob("*.py"))]
+    places += [("gb10_relay", in_python(p)) for p in sorted((ROOT / "src/gb10/relay").glob("*.py"))]
     for path in [*sorted((ROOT / "roles").rglob("*.yml")), *sorted((ROOT / "playbooks").glob("*.yml"))]:
         where = path.relative_to(ROOT).parts
         places.append((where[1] if where[0] == "roles" else path.stem, in_text(path.read_text())))
@@ -146,8 +161,9 @@ def found() -> dict[str, tuple[set[str], set[str]]]:
         for level, code in said:
             levels, by = codes.setdefault(code, (set(), set()))
             levels.add(level)
-            if code not in SILENT:
-                by.add(place)
+            by.add(ELSEWHERE.get(code, place))
+            if code in WITH_FACTS:
+                by.add("plan")
     return codes
 
 
@@ -175,6 +191,8 @@ def test_every_code_says_what_it_means_and_what_to_do() -> None:
         ('make(f"a-b{suffix}", m, r)', {("error", "a-b"), ("warning", "a-b-engine")}),
         ('Trait("odd-a", w, read, r, wanted)', {("warning", "odd-a"), ("warning", "unexpected-a")}),
         ('Trait("odd-a", w, read, r, fatal=True)', {("error", "odd-a")}),
+        ('Problem("a-b", t)', {("error", "a-b")}),
+        ("Problem(code, t)", None),
         ("error(code, m, r)", None),
         ("warning(name + suffix, m, r)", None),
         ("Finding(level, node, code, m, r)", None),
@@ -199,7 +217,8 @@ def test_generated_page_is_up_to_date(page: Path) -> None:
 
 def blocks(page: Path, language: str) -> list[str]:
     """Fenced code of one language; of "" what has none."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.M | re.S)
+    return [text for kind, text in fenced if kind == language]
 
 
 def named(page: Path) -> list[str]:
@@ -257,29 +276,6 @@ def test_role_variables_named_are_there(page: Path) -> None:
 
 
 # --- what operations.md tells to type --------------------------------------------------------------------------------
-
-
-def archive(path: Path, tag: str) -> None:
-    """A `docker save` archive of an image without layers."""
-    files: dict[str, Any] = {"config.json": {"config": {}}}
-    files["manifest.json"] = [{"Config": "config.json", "RepoTags": [tag], "Layers": []}]
-    with tarfile.open(path, "w") as tar:
-        for name, content in files.items():
-            data = json.dumps(content).encode()
-            item = tarfile.TarInfo(name)
-            item.size = len(data)
-            tar.addfile(item, BytesIO(data))
-
-
-def test_the_images_snippet_writes_what_the_image_check_takes(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    archive(tmp_path / "images/engram-mem.tar", "vllm-dsv41:engram-mem")
-    (snippet,) = blocks(ROOT / "docs/operations.md", "python")
-    subprocess.run([sys.executable, "-c", snippet], cwd=tmp_path, check=True, timeout=60)
-    entry = json.loads((tmp_path / "images/images.json").read_text())["images"]["vllm-dsv41:engram-mem"]
-    held = read_archive(tmp_path / "images" / entry["archive"], [])
-    assert judge("vllm-dsv41:engram-mem", entry, held, {}, [], {}) == []
-    assert entry["size"] == (tmp_path / "images/engram-mem.tar").stat().st_size
 
 
 def test_the_manifest_line_writes_a_manifest(tmp_path: Path) -> None:

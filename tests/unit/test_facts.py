@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import os
@@ -23,6 +24,7 @@ from gb10_node import (
     REPOSITORY,
     V2,
     WEIGHTS,
+    Disk,
     container,
     gb10_facts,
     image,
@@ -98,18 +100,67 @@ def test_the_default_route_is_read(tmp_path):
 
 
 def test_disks_have_signatures_and_real_sizes(tmp_path):
-    (disk,) = spark().facts(tmp_path)["block_devices"]
-    assert (disk["name"], disk["size_bytes"], disk["rotational"]) == ("nvme0n1", 7814037168 * 512, False)
-    assert disk["partitions"] == [
-        {
-            "name": "nvme0n1p3",
-            "size_bytes": 7000000000 * 512,
-            "fstype": "ext4",
-            "uuid": "9a-11",
-            "label": None,
-            "mountpoints": ["/data"],
-        }
-    ]
+    empty, marked = Disk("nvme1n1"), Disk("nvme2n1", serial="X2", signatures=["LVM2_member"], holders=["dm-0"])
+    system, fresh, held = spark(disks=[empty, marked]).facts(tmp_path)["block_devices"]
+    assert (system["name"], system["size_bytes"], system["rotational"]) == ("nvme0n1", 7814037168 * 512, False)
+    assert (system["table"], system["logical_block_bytes"], system["signatures"]) == ("gpt", 512, None)
+    assert system["ids"] == ["nvme-SAMSUNG_MZALC4T0HBL1_S7FXNX0Y"]
+    assert [part["mountpoints"] for part in system["partitions"]] == [["/"], ["/data"]]
+    assert system["partitions"][1] == {
+        "name": "nvme0n1p3",
+        "size_bytes": 7000000000 * 512,
+        "fstype": "ext4",
+        "uuid": "9a-11",
+        "label": None,
+        "holders": [],
+        "mountpoints": ["/data"],
+    }
+    assert (fresh["serial"], fresh["signatures"], fresh["holders"]) == ("S7NEW001", [], [])
+    assert (held["signatures"], held["holders"]) == (None, ["dm-0"])  # in use: nothing is asked
+
+
+def test_files_are_told_by_sum_and_never_by_content(tmp_path):
+    asked = ["/etc/os-release", "/etc/docker", "/etc/absent", "/proc/self/mounts"]
+    root = spark().write(tmp_path / "node")
+    (root / "etc/os-release").chmod(0o640)
+    files = gb10_facts.gather(root=str(root), files=asked)["files"]
+    assert list(files) == asked
+    told = files["/etc/os-release"]
+    assert told["sha256"] == hashlib.sha256((root / "etc/os-release").read_bytes()).hexdigest()
+    assert (told["exists"], told["kind"], told["mode"], told["owner"]) == (True, "file", "0640", "root")
+    assert isinstance(told["modified"], int)
+    assert (files["/etc/docker"]["kind"], files["/etc/docker"]["sha256"]) == ("directory", None)
+    assert files["/etc/absent"] == {"exists": False} | dict.fromkeys(
+        ("kind", "sha256", "mode", "owner", "group", "modified")
+    )
+    (root / "etc/link").symlink_to("os-release")
+    assert gb10_facts.gather(root=str(root), files=["/etc/link"])["files"]["/etc/link"]["kind"] == "link"
+
+
+def test_units_users_packages_and_fstab(tmp_path):
+    system = {
+        "/gb10/systemctl-show.txt": "Id=docker.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\n"
+        "ActiveEnterTimestamp=@1796039276\n\nId=x.service\nLoadState=not-found\nActiveState=inactive\n"
+        "UnitFileState=\nActiveEnterTimestamp=\n",
+        "/var/lib/dpkg/status": "Package: fio\nStatus: deinstall ok config-files\nVersion: 3.33\n\n"
+        "Package: earlyoom\nStatus: install ok installed\nPriority: optional\nVersion: 1.7-1\nDescription: x\n",
+        "/var/lib/systemd/linger/nvidia": "",
+        "/etc/fstab": "# comment\nUUID=9a-11 /data ext4 noatime,nofail 0 2\n\n",
+    }
+    names = {
+        "units": ["docker.service", "x.service"],
+        "users": ["nvidia", "nobody-here"],
+        "packages": ["fio", "earlyoom"],
+    }
+    facts = spark(system=system).facts(tmp_path, **names)
+    loaded = {"load": "loaded", "enabled": "enabled", "active": "active", "since": 1796039276}
+    absent = {"load": "not-found", "enabled": None, "active": "inactive", "since": None}
+    assert facts["units"] == {"docker.service": loaded, "x.service": absent}
+    assert facts["users"]["nvidia"] == {"uid": 1000, "groups": ["nvidia", "sudo"], "linger": True}
+    assert facts["users"]["nobody-here"] == {"uid": None, "groups": [], "linger": False}
+    assert facts["packages"] == {"fio": None, "earlyoom": "1.7-1"}
+    line = {"source": "UUID=9a-11", "target": "/data", "fstype": "ext4", "options": ["noatime", "nofail"]}
+    assert facts["fstab"] == [line]
 
 
 def test_mounts_leave_out_what_holds_no_data(tmp_path):
@@ -460,7 +511,7 @@ def test_every_fact_is_documented(tmp_path):
     assert sorted(keys(facts) - named) == []
 
 
-def keys(value, skip=("sysctls", "labels", "default_ulimits", "parsed")):
+def keys(value, skip=("sysctls", "labels", "default_ulimits", "parsed", "interfaces")):
     """Every key anywhere in the document, except where others choose the keys."""
     found: set[str] = set()
     if isinstance(value, dict):

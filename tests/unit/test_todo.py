@@ -1,23 +1,50 @@
-"""What a node lacks, from its facts."""
+"""What a node lacks, from its facts: cases 19 and 25, and that a prepared node lacks nothing."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from gb10_node import Disk, container, running, spark
+from wanted import acted, looked, settings, wanted
 
-from gb10.todo import docker_todo, has_image, images_to_bring, merged_daemon_json
+from gb10 import todo
+from gb10.prepared import read_prepared
+from gb10.todo import (
+    DAEMON_JSON,
+    docker_todo,
+    limits_todo,
+    merged_daemon_json,
+    storage_todo,
+)
 
 WANTED = {"log-driver": "json-file", "log-opts": {"max-size": "50m"}}
+SERVING = running(container())
+FULL = {
+    "docker_default_ulimits": {"memlock": "-1:-1", "nofile": "1048576:1048576", "stack": "67108864"},
+    "docker_users": ["nvidia"],
+    "host_limits_sysctls": {"vm.min_free_kbytes": "1048576"},
+    "host_limits_linger": ["nvidia"],
+}
 
 
-def facts(**docker: Any) -> dict[str, Any]:
-    base = {"installed": True, "reachable": True, "daemon_json": {"parsed": WANTED}, "containers": [], "images": []}
-    return {"docker": base | docker, "python": {"requests": True}}
+def paths(todo: dict[str, Any]) -> list[str]:
+    return [file["path"] for file in todo["files"]]
 
 
-RANK = [{"ours": True, "state": "running"}]
+def content(todo: dict[str, Any], path: str) -> str:
+    (text,) = [file["content"] for file in todo["files"] if file["path"] == path]
+    return str(text)
+
+
+def codes(facts: dict[str, Any], **changes: Any) -> set[tuple[str, str, str]]:
+    return {(f.level, f.node, f.code) for f in todo.node_findings("spark-153", facts, wanted(**changes))}
+
+
+# --- Docker ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -35,50 +62,283 @@ RANK = [{"ours": True, "state": "running"}]
     ],
 )
 def test_daemon_json_is_merged_key_by_key(current: Any, result: Any) -> None:
+    """Case 19."""
     merged = merged_daemon_json(current, WANTED)
     assert (None if merged is None else json.loads(merged)) == result
 
 
-def test_a_prepared_node_lacks_nothing() -> None:
-    assert docker_todo(facts(), ["docker.io"], WANTED, False) == {
-        "packages": [],
-        "daemon_json": None,
-        "refused": False,
-        "start": False,
+def test_a_fresh_node_gets_all_of_it(tmp_path: Path) -> None:
+    facts = looked(tmp_path, spark(docker=None, daemon_json=None, requests=False), **FULL)
+    done = docker_todo(facts, wanted(**FULL))
+    assert done["packages"] == ["docker.io", "python3-requests"]
+    assert (done["start"], done["restart"]) == (True, False)  # it starts with its files
+    held = json.loads(content(done, DAEMON_JSON))
+    assert held["log-driver"] == "json-file"
+    assert held["default-ulimits"] == {
+        "memlock": {"Name": "memlock", "Soft": -1, "Hard": -1},
+        "nofile": {"Name": "nofile", "Soft": 1048576, "Hard": 1048576},
+        "stack": {"Name": "stack", "Soft": 67108864, "Hard": 67108864},
     }
+    assert "RequiresMountsFor=/data\n" in content(done, todo.DOCKER_MOUNTS)
+    assert done["directories"] == ["/etc/docker", "/etc/systemd/system/docker.service.d"]
+    assert done["users"] == ["nvidia"]
+    limits = limits_todo(facts, wanted(**FULL))
+    assert paths(limits) == [todo.LIMITS, todo.SYSCTLS, todo.LOGIND, todo.GUARD]
+    assert "*    hard memlock unlimited\n" in content(limits, todo.LIMITS)
+    assert limits["sysctls"] == {"vm.min_free_kbytes": "1048576"}
+    assert (limits["packages"], limits["linger"], limits["guard"]) == (["earlyoom"], ["nvidia"], "restarted")
+    assert limits["notify"] == ["Logind restarts"]
+    assert storage_todo(facts, wanted(**FULL))["cache"] == "/var/cache/gb10"
 
 
-def test_a_fresh_node_gets_docker() -> None:
-    fresh = facts(installed=False, reachable=False, daemon_json={"parsed": None})
-    fresh["python"]["requests"] = False
-    todo = docker_todo(fresh, ["docker.io"], WANTED, False)
-    assert todo["packages"] == ["docker.io", "python3-requests"]
-    assert todo["start"]
-    assert json.loads(todo["daemon_json"]) == WANTED
+def test_everything_about_to_change_is_on_record_first(tmp_path: Path) -> None:
+    facts = looked(tmp_path, spark(docker=None, daemon_json=None, requests=False), **FULL)
+    for done in todo.node_todo(facts, wanted(**FULL)).values():
+        kept = {(item["kind"], item["name"]) for item in done["keep"]}
+        assert kept >= {("file", path) for path in paths({"files": done.get("files", [])})}
+        assert kept >= {("directory", folder) for folder in done.get("directories", [])}
+        assert kept >= {("package", name) for name in done["packages"]}
+        assert kept >= {("sysctl", name) for name in done.get("sysctls", {})}
+        assert kept >= {("member", f"docker/{name}") for name in done.get("users", [])}
+        assert kept >= {("linger", name) for name in done.get("linger", [])}
 
 
-@pytest.mark.parametrize(("switch", "refused"), [(False, True), ("false", True), (True, False), ("true", False)])
-def test_docker_does_not_restart_under_a_rank_unless_asked(switch: Any, refused: bool) -> None:
-    changed = facts(daemon_json={"parsed": {}}, containers=RANK)
-    assert docker_todo(changed, [], WANTED, switch)["refused"] == refused
-    assert not docker_todo(facts(containers=RANK), [], WANTED, switch)["refused"]
+def test_a_prepared_node_lacks_nothing(tmp_path: Path) -> None:
+    tree = spark(daemon_json=json.dumps(wanted().docker_daemon))
+    prepared = wanted(host_limits_sysctls={"vm.min_free_kbytes": "67584"}, host_limits_memory_guard="none")
+    facts = acted(tree, looked(tmp_path, tree, host_limits_sysctls={"vm.min_free_kbytes": "67584"}), prepared)
+    for role, done in todo.node_todo(facts, prepared).items():
+        assert not any(done.values()), (role, done)
 
 
 @pytest.mark.parametrize(
-    ("images", "image_id", "held"),
+    ("held", "again"),
+    [({"sha256": "0" * 64}, True), ({"mode": "0666"}, True), ({"owner": "nvidia"}, True), ({"kind": "file"}, False)],
+)
+def test_a_file_that_was_touched_is_written_again(tmp_path: Path, held: dict[str, str], again: bool) -> None:
+    tree = spark()
+    facts = acted(tree, looked(tmp_path, tree), wanted())
+    facts["files"][todo.LOGIND] |= held
+    assert (todo.LOGIND in paths(limits_todo(facts, wanted()))) == again
+
+
+def test_a_broken_daemon_json_is_never_written_over(tmp_path: Path) -> None:
+    """Case 19."""
+    done = docker_todo(looked(tmp_path, spark(daemon_json='{"a": 1,}')), wanted())
+    assert DAEMON_JSON not in paths(done)
+    assert not done["restart"]
+
+
+@pytest.mark.parametrize(
+    ("tree", "changes", "refused"),
     [
-        ([], "sha256:aa", False),
-        ([{"id": "sha256:aa", "tags": ["x:1"]}], "sha256:aa", True),
-        ([{"id": "sha256:bb", "tags": ["x:1"]}], "sha256:aa", False),
-        ([{"id": "sha256:aa", "tags": ["y:1"]}], "sha256:aa", False),
-        ([{"id": "sha256:bb", "tags": ["x:1"]}], "unpinned", True),
+        (spark(docker=SERVING), {}, {"docker-restart-refused", "install-refused"}),
+        (spark(docker=SERVING), {"docker_restart_under_rank": "false"}, {"docker-restart-refused", "install-refused"}),
+        (spark(docker=SERVING), {"docker_restart_under_rank": True}, set()),
+        (spark(docker=SERVING), {"docker_restart_under_rank": "true"}, set()),
+        (spark(), {}, set()),
+        (spark(docker=SERVING), {"docker_daemon": {}, "host_limits_memory_guard": "none"}, set()),
+        (spark(docker=running(container(state="exited"))), {}, set()),
     ],
 )
-def test_a_tag_is_no_proof_of_content(images: list[dict[str, Any]], image_id: str, held: bool) -> None:
-    assert has_image(facts(images=images), "x:1", image_id) == held
+def test_nothing_restarts_under_a_rank_unless_asked(
+    tmp_path: Path, tree: Any, changes: dict[str, Any], refused: set[str]
+) -> None:
+    facts = looked(tmp_path, tree, **changes)
+    assert codes(facts, **changes) == {("error", "spark-153", code) for code in refused}
 
 
-def test_only_nodes_that_lack_the_image_get_it() -> None:
-    ranks = [{"node": n, "image": "x:1", "image_digest": "sha256:aa"} for n in ("a", "b")]
-    known = {"a": facts(images=[{"id": "sha256:aa", "tags": ["x:1"]}]), "b": facts()}
-    assert images_to_bring(ranks, known, {"x:1": "x.tar"}) == {"b": "x.tar"}
+def test_under_a_rank_units_wait_for_the_next_boot(tmp_path: Path) -> None:
+    changes = {"docker_daemon": {}, "host_limits_memory_guard": "none"}
+    facts = looked(tmp_path, spark(docker=SERVING), **changes)
+    done = docker_todo(facts, wanted(**changes))
+    assert (paths(done), done["notify"]) == ([todo.DOCKER_MOUNTS], [])
+    assert limits_todo(facts, wanted(**changes))["notify"] == []
+    idle = docker_todo(looked(tmp_path / "idle", spark(), **changes), wanted(**changes))
+    assert idle["notify"] == ["Systemd knows its units"]
+
+
+@pytest.mark.parametrize(("modified", "late"), [(200, True), (100, False), (50, False), (None, False)])
+def test_a_run_that_ended_before_the_restart_is_gone_on_with(tmp_path: Path, modified: int | None, late: bool) -> None:
+    facts = looked(tmp_path, spark())
+    facts["files"][DAEMON_JSON]["modified"] = modified
+    facts["units"]["docker.service"] |= {"active": "active", "since": 100}
+    assert docker_todo(facts, wanted())["late"] == late
+    facts["docker"]["containers"] = [{"ours": True, "state": "running"}]
+    assert not docker_todo(facts, wanted())["late"]
+
+
+@pytest.mark.parametrize(
+    ("docker", "root", "refused"),
+    [
+        ({}, "/data/docker", True),
+        ({"/images/json": []}, "/data/docker", False),
+        ({"/images/json": []}, "/var/lib/docker", False),
+        ({}, "/var/lib/docker/", False),
+        (running(container("other"), **{"/images/json": []}), "/data/docker", True),
+        ({}, "", False),
+    ],
+)
+def test_a_root_that_holds_something_is_not_left_behind(
+    tmp_path: Path, docker: dict[str, Any], root: str, refused: bool
+) -> None:
+    facts = looked(tmp_path, spark(docker=docker), docker_data_root=root)
+    assert (("error", "spark-153", "docker-root-not-empty") in codes(facts, docker_data_root=root)) == refused
+
+
+CONTAINERD = {
+    "/info": {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]], "DockerRootDir": "/var/lib/docker"},
+    "/images/json": [],
+}
+
+
+def test_the_containerd_store_moves_with_the_data_root(tmp_path: Path) -> None:
+    moved = {"docker_data_root": "/data/docker"}
+    fresh = docker_todo(looked(tmp_path / "a", spark(docker=CONTAINERD), **moved), wanted(**moved))
+    assert content(fresh, todo.CONTAINERD) == 'version = 2\nroot = "/data/docker/containerd"\n'
+    assert json.loads(content(fresh, DAEMON_JSON))["data-root"] == "/data/docker"
+    assert fresh["notify"] == ["Systemd knows its units", "Containerd restarts", "Docker restarts"]
+    held = 'disabled_plugins = ["cri"]\n#root = "/var/lib/containerd"\n[debug]\n  root = "x"\n'
+    tree = spark(docker=CONTAINERD, system={todo.CONTAINERD: held})
+    there = docker_todo(looked(tmp_path / "b", tree, **moved), wanted(**moved))
+    assert todo.CONTAINERD not in paths(there)
+    assert there["containerd_line"] == 'root = "/data/docker/containerd"'
+    assert there["made"] == [{"kind": "file", "name": todo.CONTAINERD, "ours": "now"}]
+    done = spark(docker=CONTAINERD, system={todo.CONTAINERD: 'root = "/data/docker/containerd"\n' + held})
+    assert docker_todo(looked(tmp_path / "c", done, **moved), wanted(**moved))["containerd_line"] == ""
+    assert docker_todo(looked(tmp_path / "d", spark(docker=CONTAINERD)), wanted())["containerd_line"] == ""
+
+
+@pytest.mark.parametrize(
+    ("how", "toolkit", "held", "keys", "runs"),
+    [
+        ("none", True, "", {}, False),
+        ("runtime", True, "", {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}, False),
+        ("cdi", True, "", {"features": {"cdi": True}}, True),
+        ("cdi", True, "/var/run/cdi/nvidia.yaml", {"features": {"cdi": True}}, False),
+        ("cdi", False, "", {"features": {"cdi": True}}, False),
+    ],
+)
+def test_the_gpu_reaches_containers_as_asked(
+    tmp_path: Path, how: str, toolkit: bool, held: str, keys: dict[str, Any], runs: bool
+) -> None:
+    system = {path: "" for path in (held, "/usr/bin/nvidia-ctk" if toolkit else "") if path}
+    facts = looked(tmp_path, spark(daemon_json="{}", system=system), docker_nvidia=how)
+    done = docker_todo(facts, wanted(docker_nvidia=how))
+    assert keys.items() <= json.loads(content(done, DAEMON_JSON)).items()
+    assert bool(done["cdi"]) == runs
+    assert (("error", "spark-153", "nvidia-ctk-missing") in codes(facts, docker_nvidia=how)) == (not toolkit)
+
+
+def test_users_are_appended_where_asked_and_unknown_ones_refused(tmp_path: Path) -> None:
+    """Case 25: nothing asks for the group by itself."""
+    assert docker_todo(looked(tmp_path / "a", spark()), wanted())["users"] == []
+    asked = {"docker_users": ["nvidia"]}
+    facts = looked(tmp_path / "b", spark(), **asked)
+    assert docker_todo(facts, wanted(**asked))["users"] == ["nvidia"]
+    facts["users"]["nvidia"]["groups"].append("docker")
+    assert docker_todo(facts, wanted(**asked))["users"] == []
+    wrong = {"docker_users": ["nvidai"], "host_limits_linger": ["nvidia"]}
+    found = todo.node_findings("spark-153", looked(tmp_path / "c", spark(), **wrong), wanted(**wrong))
+    assert [(f.code, f.message) for f in found] == [("user-unknown", "There is no user nvidai.")]
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_sysctls_are_compared_as_the_kernel_shows_them(tmp_path: Path) -> None:
+    asked = {"host_limits_sysctls": {"net.ipv4.tcp_rmem": "4096 131072  6291456", "vm.absent": 1}}
+    tree = spark(system={"/proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n"})
+    facts = looked(tmp_path, tree, **asked)
+    assert limits_todo(facts, wanted(**asked))["sysctls"] == {"vm.absent": "1"}
+    assert codes(facts, **asked) == {("error", "spark-153", "sysctl-unknown")}
+
+
+def test_memory_that_will_no_longer_count_is_said(tmp_path: Path) -> None:
+    asked = {"host_limits_sysctls": {"vm.min_free_kbytes": "1048576"}}
+    facts = looked(tmp_path, spark(), **asked)
+    (found,) = todo.node_findings("spark-153", facts, wanted(**asked))
+    assert (found.level, found.code) == ("warning", "memory-reserve-grows")
+    assert "from 67584 to 1048576: MemAvailable will be up to 1.4 GiB less" in found.message
+
+
+@pytest.mark.parametrize(
+    ("unit", "guard", "state"),
+    [
+        ({"active": "active", "enabled": "enabled"}, "earlyoom", ""),
+        ({"active": "failed", "enabled": "enabled"}, "earlyoom", "started"),
+        ({"active": "active", "enabled": "disabled"}, "earlyoom", "started"),
+        ({"active": "inactive", "enabled": None}, "none", ""),
+    ],
+)
+def test_the_memory_guard_runs(tmp_path: Path, unit: dict[str, Any], guard: str, state: str) -> None:
+    tree = spark()
+    facts = acted(tree, looked(tmp_path, tree), wanted())
+    facts["units"]["earlyoom.service"] = unit
+    assert limits_todo(facts, wanted(host_limits_memory_guard=guard))["guard"] == state
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("docker_nvidia", "yes", "one of runtime, cdi, none"),
+        ("docker_users", "nvidia", "a list"),
+        ("docker_users", ["a b"], "a list of user names"),
+        ("docker_default_ulimits", {"nofile": "unlimited"}, "a mapping of limits"),
+        ("docker_data_root", "data", "an absolute path"),
+        ("host_limits_sysctls", {"vm.swappiness": True}, "a mapping of sysctls"),
+        ("host_limits_sysctls", {"swappiness": "1"}, "a mapping of sysctls"),
+        ("storage_mounts", [{"path": "/data", "uuid": "x", "disk": "y"}], "a list of {path"),
+        ("storage_mounts", [{"path": "/", "uuid": "x"}], "a list of {path"),
+        ("storage_mounts", [{"path": "/data", "disk": "x", "fstype": "btrfs"}], "ext4 or xfs"),
+        ("storage_mounts", [{"path": "/data", "disk": "x; rm -rf /"}], "a list of {path"),
+        (
+            "storage_mounts",
+            [{"path": "/data", "disk": "x"}, {"path": "/data/", "uuid": "y"}],
+            "every path is there once",
+        ),
+        ("storage_format_allowed", "maybe", "true or false"),
+        ("storage_probe", "sometimes", "true or false"),
+    ],
+)
+def test_nonsense_is_refused_with_the_variable_and_the_node(name: str, value: Any, says: str) -> None:
+    prepared, findings = read_prepared(settings(**{name: value}), "spark-153")
+    assert prepared is None
+    (found,) = findings
+    assert (found.level, found.node, found.code) == ("error", "spark-153", "setting-invalid")
+    assert found.message.startswith(f"{name} is ")
+    assert says in found.message
+
+
+# --- storage ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_disk_is_formatted_then_mounted_then_left_alone(tmp_path: Path) -> None:
+    asked = {
+        "storage_mounts": [{"path": "/srv/fast", "disk": "S7NEW001", "fstype": "xfs"}],
+        "storage_format_allowed": True,
+    }
+    disk = Disk()
+    first = storage_todo(looked(tmp_path / "a", spark(disks=[disk]), **asked), wanted(**asked))
+    assert first["format"] == [{"device": "/dev/nvme1n1", "fstype": "xfs", "opts": "-L gb10"}]
+    assert (first["mounts"], first["packages"]) == ([], ["xfsprogs"])
+    assert {"kind": "disk", "name": "/dev/nvme1n1 (S7NEW001)"} in first["keep"]
+    formatted = replace(disk, fstype="xfs", uuid="ab-12", label="gb10")
+    second = storage_todo(looked(tmp_path / "b", spark(disks=[formatted]), **asked), wanted(**asked))
+    opts = "noatime,nofail,x-systemd.device-timeout=30s"
+    assert second["mounts"] == [{"src": "UUID=ab-12", "path": "/srv/fast", "fstype": "xfs", "opts": opts}]
+    assert second["format"] == []
+    assert {"kind": "fstab", "name": "/srv/fast", "ours": f"UUID=ab-12 /srv/fast xfs {opts} 0 0"} in second["keep"]
+    tree = spark(
+        disks=[replace(formatted, mountpoints=["/srv/fast"], label="other")],
+        system={"/etc/fstab": f"UUID=ab-12 /srv/fast xfs {opts} 0 0\n"},
+    )
+    facts = looked(tmp_path / "c", tree, **asked)
+    third = storage_todo(facts, wanted(**asked))
+    assert (third["mounts"], third["format"]) == ([], [])
+    assert codes(facts, **asked) == set()
+    renamed = replace(tree, disks=[replace(tree.disks[0], name="nvme7n1")])
+    assert storage_todo(looked(tmp_path / "d", renamed, **asked), wanted(**asked))["mounts"] == []

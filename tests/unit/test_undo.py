@@ -1,0 +1,241 @@
+"""The way back: the record on the node, and what is put back from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from modules import load_module, run_module
+
+from gb10.undo import undo_todo
+
+original = load_module("gb10_original")
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- the record: gb10_original ---------------------------------------------------------------------------------------
+
+
+def keep(tmp_path: Path, *items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return run_module("gb10_original", items=list(items), directory=str(tmp_path / "originals"), **more)
+
+
+def test_the_first_state_is_the_original_one(tmp_path: Path) -> None:
+    file, folder = tmp_path / "conf", tmp_path / "originals"
+    file.write_text("theirs")
+    file.chmod(0o640)
+    item = {"kind": "file", "name": str(file), "ours": sha("ours")}
+    assert keep(tmp_path, item)["changed"]
+    file.write_text("ours")
+    assert not keep(tmp_path, item)["changed"]
+    assert keep(tmp_path, item | {"ours": sha("ours again")})["changed"]
+    file.write_text("ours again")
+    held = keep(tmp_path, state="read")["items"][f"file:{file}"]
+    assert held["was"]["sha256"] == sha("theirs")
+    assert held["was"]["mode"] == "0640"
+    assert held["ours"] == [sha("ours"), sha("ours again")]
+    assert held["now"]["sha256"] == sha("ours again")
+    assert (folder / sha("theirs")).read_text() == "theirs"
+    assert {oct(p.stat().st_mode & 0o777) for p in folder.iterdir()} == {"0o600"}
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_nothing_there_is_an_original_too_and_the_last_item_takes_the_record_with_it(tmp_path: Path) -> None:
+    file, folder = tmp_path / "conf", tmp_path / "originals"
+    items = [{"kind": "file", "name": str(file)}, {"kind": "directory", "name": str(tmp_path / "new")}]
+    keep(tmp_path, *items)
+    file.write_text("a program's")
+    assert keep(tmp_path, items[0] | {"ours": "now"})["changed"]
+    held = keep(tmp_path, state="read")["items"]
+    assert held[f"file:{file}"]["was"] == {"exists": False}
+    assert held[f"file:{file}"]["ours"] == [sha("a program's")]
+    assert keep(tmp_path, items[0], state="forgotten")["changed"]
+    assert not keep(tmp_path, items[0], state="forgotten")["changed"]
+    assert list(keep(tmp_path, state="read")["items"]) == [f"directory:{tmp_path / 'new'}"]
+    keep(tmp_path, items[1], state="forgotten")
+    assert not folder.exists()
+
+
+def test_check_mode_predicts_and_keeps_nothing(tmp_path: Path) -> None:
+    item = {"kind": "sysctl", "name": "kernel.hostname", "ours": "x"}
+    predicted = run_module("gb10_original", "--check", items=[item], directory=str(tmp_path / "o"))
+    assert predicted["changed"]
+    assert not (tmp_path / "o").exists()
+    keep(tmp_path, item)
+    (held,) = keep(tmp_path, state="read")["items"].values()
+    assert held["was"] == held["now"] == os.uname().nodename
+
+
+def test_values_of_several_numbers_are_told_with_single_spaces() -> None:
+    """As settings have them; the kernel separates with tabs."""
+    held = original.read_sysctl("net.ipv4.ip_local_port_range")
+    assert held == " ".join(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert "\t" not in held
+    assert original.read_sysctl("vm.no_such") is None
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ({"kind": "rootfs", "name": "/"}, "is no item"),
+        ({"kind": "file", "name": ""}, "is no item"),
+        ({"kind": "file", "name": "etc/passwd"}, "no absolute path"),
+        ({"kind": "file", "name": "/etc/passwd", "more": 1}, "is no item"),
+    ],
+)
+def test_what_is_no_item_is_refused_in_one_line(tmp_path: Path, item: dict[str, Any], says: str) -> None:
+    failed = keep(tmp_path, item)
+    assert failed["msg"].startswith("error [original-unkept] ")
+    assert says in failed["msg"]
+
+
+def test_a_record_that_is_broken_is_kept_and_nothing_is_added(tmp_path: Path) -> None:
+    (tmp_path / "originals").mkdir()
+    (tmp_path / "originals/originals.json").write_text("{")
+    failed = keep(tmp_path, {"kind": "sysctl", "name": "kernel.hostname"})
+    assert "original-unkept" in failed["msg"]
+    assert (tmp_path / "originals/originals.json").read_text() == "{"
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("UUID=1 /data ext4 noatime 0 2", "/data"),
+        ("# UUID=1 /data ext4 noatime 0 2", None),
+        ("", None),
+        ("UUID=1 none", None),
+    ],
+)
+def test_lines_of_fstab(line: str, target: str | None) -> None:
+    assert original.target_of(line) == target
+
+
+# --- what is put back ------------------------------------------------------------------------------------------------
+
+WAS = {"exists": True, "mode": "0640", "owner": "root", "group": "adm", "sha256": sha("theirs")}
+OURS = {"exists": True, "mode": "0644", "owner": "root", "group": "root", "sha256": sha("ours")}
+GONE = {"exists": False}
+BACK = {"path": "/etc/x", "held": f"/o/{sha('theirs')}", "mode": "0640", "owner": "root", "group": "adm"}
+LINE = "UUID=1 /data ext4 noatime 0 0"
+
+
+def undo(kind: str, name: str, was: Any, now: Any, ours: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+    item = {"kind": kind, "name": name, "was": was, "now": now, "ours": list(ours), "since": "2026-11-30T12:00:00Z"}
+    return undo_todo("spark-153", {f"{kind}:{name}": item}, "/o", **{"containers": 0} | more)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "expected"),
+    [
+        (WAS, OURS, {"files": [BACK]}),
+        (WAS, {**WAS, "mode": "0600"}, {"files": [BACK]}),
+        (WAS, WAS, {}),
+        (GONE, OURS, {"absent": ["/etc/x"]}),
+        (GONE, GONE, {}),
+        ({"exists": True, "mode": "0777", "link": "../y"}, OURS, {"links": [{"path": "/etc/x", "src": "../y"}]}),
+    ],
+)
+def test_files(was: Any, now: Any, expected: dict[str, Any]) -> None:
+    todo = undo("file", "/etc/x", was, now, (sha("ours"),))
+    assert todo["said"] == []
+    assert todo["forget"] == [{"kind": "file", "name": "/etc/x"}]
+    assert {key: todo[key] for key in ("files", "absent", "links") if todo[key]} == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "was", "now", "ours"),
+    [
+        ("file", WAS, {**OURS, "sha256": sha("somebody's")}, (sha("ours"),)),
+        ("file", GONE, {**OURS, "sha256": sha("somebody's")}, (sha("ours"),)),
+        ("file", WAS, GONE, (sha("ours"),)),
+        ("file", WAS, {"exists": True, "mode": "0777", "link": "y"}, (sha("ours"),)),
+        ("sysctl", "10", "30", ("20",)),
+        ("fstab", {"line": None, "mounted": False}, {"line": LINE + "x", "mounted": True}, (LINE,)),
+    ],
+)
+def test_what_somebody_changed_after_us_stays_and_is_said(kind: str, was: Any, now: Any, ours: tuple[str, ...]) -> None:
+    todo = undo(kind, "/etc/x", was, now, ours)
+    (said,) = todo.pop("said")
+    assert said.startswith("warning [original-kept] spark-153: ")
+    assert "/etc/x" in said
+    assert not any(todo.values())  # neither acted on nor forgotten
+
+
+UNIT = {"exists": True, "enabled": False, "active": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "was", "now", "ours", "expected"),
+    [
+        ("sysctl", "vm.x", "10", "20", ("20",), {"sysctls": [{"name": "vm.x", "value": "10"}]}),
+        ("directory", "/srv/x", GONE, OURS, (), {"directories": ["/srv/x"]}),
+        ("directory", "/srv/x", WAS, OURS, (), {}),
+        ("package", "earlyoom", None, "1.7", (), {"packages": ["earlyoom"]}),
+        ("package", "earlyoom", "1.6", "1.7", (), {}),
+        ("member", "docker/nvidia", False, True, (), {"members": [{"group": "docker", "user": "nvidia"}]}),
+        ("member", "docker/nvidia", True, False, (), {}),
+        ("linger", "nvidia", False, True, (), {"linger": ["nvidia"]}),
+        (
+            "unit", "x.service", UNIT, {**UNIT, "active": True}, (),
+            {"units": [{"name": "x.service", "enabled": False, "active": False, "there": True}]},
+        ),
+        (
+            "fstab", "/data", {"line": None, "mounted": False}, {"line": LINE, "mounted": True}, (LINE,),
+            {"fstab": [{"path": "/data", "entry": {}, "unmount": True}]},
+        ),
+        (
+            "fstab", "/data", {"line": "LABEL=d /data ext4 defaults 0 2", "mounted": True},
+            {"line": LINE, "mounted": True}, (LINE,),
+            {"fstab": [{
+                "path": "/data", "unmount": False,
+                "entry": {"src": "LABEL=d", "path": "/data", "fstype": "ext4", "opts": "defaults", "dump": "0",
+                          "passno": "2"},
+            }]},
+        ),
+    ],
+)  # fmt: skip
+def test_the_rest(kind: str, name: str, was: Any, now: Any, ours: tuple[str, ...], expected: dict[str, Any]) -> None:
+    todo = undo(kind, name, was, now, ours)
+    assert todo.pop("forget") == [{"kind": kind, "name": name}]
+    assert {key: value for key, value in todo.items() if value} == expected
+
+
+def test_a_formatted_disk_is_said_once_and_its_data_stays() -> None:
+    todo = undo("disk", "/dev/nvme1n1 (S7)", None, None)
+    (said,) = todo["said"]
+    assert "warning [disk-formatted] spark-153: /dev/nvme1n1 (S7) was formatted on 2026-11-30" in said
+    assert todo["forget"] == [{"kind": "disk", "name": "/dev/nvme1n1 (S7)"}]
+
+
+def test_docker_stays_while_a_container_is_there_or_packages_are_not_to_be_removed() -> None:
+    for more in ({"containers": 2}, {"packages": False}):
+        todo = undo("package", "docker.io", None, "26.1", **more)
+        assert "warning [package-kept] spark-153: docker.io was installed by us" in todo["said"][0]
+        assert (todo["packages"], todo["forget"]) == ([], [])
+    assert undo("package", "docker.io", None, "26.1")["packages"] == ["docker.io"]
+
+
+@pytest.mark.parametrize(
+    ("path", "notify"),
+    [
+        ("/etc/docker/daemon.json", ["Docker restarts"]),
+        ("/etc/containerd/config.toml", ["Containerd restarts", "Docker restarts"]),
+        ("/etc/systemd/system/docker.service.d/50-gb10-mounts.conf", ["Systemd knows its units"]),
+        ("/etc/systemd/logind.conf.d/90-gb10.conf", ["Logind restarts"]),
+        ("/etc/security/limits.d/90-gb10.conf", []),
+    ],
+)
+def test_services_read_again_what_was_put_back(path: str, notify: list[str]) -> None:
+    assert undo("file", path, GONE, OURS, (sha("ours"),))["notify"] == notify
+
+
+def test_a_directory_goes_after_what_lies_in_it() -> None:
+    names = ["/srv/a", "/srv/a/b", "/srv/a/b/c"]
+    items = {f"directory:{n}": {"kind": "directory", "name": n, "was": GONE, "now": OURS, "ours": []} for n in names}
+    assert undo_todo("spark-153", items, "/o", 0)["directories"] == names[::-1]
