@@ -30,7 +30,7 @@ class ActionModule(ActionBase):
             facts = files.registered(hostvars, names, given["facts"])
             findings = all_reduce.refusals(deployed, facts, given["backend"])
             without = [str(task_vars.get(name)) for name in ("weights_path", "storage_cache_path")]
-            run_id, python, limit = str(task_vars["gb10_run"]), str(given["python"]), int(given["limit"])
+            run_id, python, limit = str(task_vars["gb10_run"]), plain(given["python"]), int(given["limit"])
             answer["containers"] = all_reduce.containers(deployed, run_id, given["backend"], python, limit, without)
         else:
             said = {name: hostvars[name].get(given["results"]) or {} for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def refusals(plan: Document, facts: Mapping[str, Document], backend: str) -> lis
 
 
 def containers(
-    plan: Document, run_id: str, backend: str, python: str, limit: int, without: Iterable[str] = ()
+    plan: Document, run_id: str, backend: str, python: Sequence[str], limit: int, without: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """By node the arguments of its container: those of its rank, but for the command and what finds the others.
 
@@ -48,7 +48,7 @@ def containers(
     head = plan["ranks"][0]["address"]
     for rank in plan["ranks"]:
         one = found[rank["node"]]
-        worker = [python, "-c", SCRIPT.read_text(), backend, str(BYTES), str(REPEATS)]
+        worker = [*python, "-c", SCRIPT.read_text(), backend, str(BYTES), str(REPEATS)]
         one["command"] = ["timeout", "--kill-after=5", str(limit), *worker]
         one["env"] = dict(rank["env"]) | {
             "RANK": str(rank["rank"]),

@@ -140,28 +140,21 @@ def test_a_node_without_sudo(untouched: None) -> None:
         on_node("spark-158", "sh", "-c", f"echo '{rule.strip()}' > /etc/sudoers.d/nvidia")
 
 
+SLEEPER = """
+set -e
+tar -C / -c bin lib lib64 usr/bin/sleep usr/lib/*-linux-gnu/libc.so.6 usr/lib64 | docker import - sleep:1
+docker run --detach --network=host --name=gb10-rank sleep:1 /usr/bin/sleep 3600
+sleep 2
+docker inspect --format '{{.State.Running}}' gb10-rank
+"""
+
+
 def test_a_rank_keeps_docker_and_systemd_as_they_are() -> None:
     """A container of the rank's name serves as one: Docker must not restart, unprepare must not begin."""
-    image = on_node(
-        "spark-158",
-        "sh",
-        "-c",
-        "tar -C / -c bin/sleep usr/bin/sleep usr/lib lib lib64 2>/dev/null | docker import - sleep:1",
-    )
-    assert image.returncode == 0, image.stderr
-    started = on_node(
-        "spark-158",
-        "docker",
-        "run",
-        "--detach",
-        "--network=host",
-        "--name=gb10-rank",
-        "sleep:1",
-        "/usr/bin/sleep",
-        "600",
-    )
-    assert started.returncode == 0, started.stderr
+    changed(play(PREPARE))
     try:
+        started = on_node("spark-158", "sh", "-c", SLEEPER)
+        assert started.stdout.endswith("true\n"), started.stdout + started.stderr
         before = states()
         pid = on_node("spark-158", "systemctl", "show", "docker", "-p", "MainPID").stdout
         more = ["-e", json.dumps({"docker_daemon": {"log-driver": "local"}})]

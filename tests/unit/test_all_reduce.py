@@ -22,7 +22,7 @@ def deployed(**overrides):
 def test_containers_are_the_ranks_own_but_for_the_command():
     plan_ = deployed()
     ranks = deploy.containers(plan_, "run")
-    for node, one in all_reduce.containers(plan_, "run", "nccl", "python3", 300).items():
+    for node, one in all_reduce.containers(plan_, "run", "nccl", ["python3"], 300).items():
         for key in ("image", "ulimits", "capabilities", "devices", "device_requests", "memory", "shm_size", "mounts"):
             assert one[key] == ranks[node][key]
         assert {key: one["env"][key] for key in ranks[node]["env"] if key != "NCCL_DEBUG"} == {
@@ -31,10 +31,10 @@ def test_containers_are_the_ranks_own_but_for_the_command():
         assert one["command"][:5] == ["timeout", "--kill-after=5", "300", "python3", "-c"]
         assert one["env"]["MASTER_ADDR"] == "192.168.1.153"
         assert (one["env"]["WORLD_SIZE"], one["env"]["MASTER_PORT"]) == ("8", "29501")
-    bare = all_reduce.containers(plan_, "run", "nccl", "p", 1, ["/data/models/deepseek-v4.1-flash"])
+    bare = all_reduce.containers(plan_, "run", "nccl", ["p"], 1, ["/data/models/deepseek-v4.1-flash"])
     assert "/data/models/deepseek-v4.1-flash" in [m["source"] for m in ranks["spark-153"]["mounts"]]
     assert "/data/models/deepseek-v4.1-flash" not in [m["source"] for m in bare["spark-153"]["mounts"]]
-    assert [c["env"]["RANK"] for c in all_reduce.containers(plan_, "run", "nccl", "p", 1).values()] == list("01234567")
+    assert [one["env"]["RANK"] for one in bare.values()] == list("01234567")
 
 
 @pytest.mark.parametrize(
