@@ -57,14 +57,16 @@ mkdir -p "$root/usr/share/lab/rank/bin" "$root/usr/share/lab/rank/etc"
 cp "$root/bin/busybox" "$root/usr/share/lab/rank/bin/"
 for name in sh sleep cat ls df; do ln -s busybox "$root/usr/share/lab/rank/bin/$name"; done
 
-# An initial file system of one program, the modules between the kernel and its root disk, and a script.
+# An initial file system of one program, the modules of disks and network, and a script. As on a node that boots from
+# NVMe, its driver is there before systemd counts the time a disk has to appear.
 release=$(basename "$root"/lib/modules/*)
 early=$(mktemp -d)
 trap 'rm -rf "$early"' EXIT
 mkdir -p "$early/bin" "$early/dev" "$early/proc" "$early/root" "$early/modules"
 cp "$root/bin/busybox" "$early/bin/busybox"
 number=100
-for module in $(chroot "$root" modprobe --set-version "$release" --all --show-depends virtio_pci virtio_blk ext4 \
+for module in $(chroot "$root" modprobe --set-version "$release" --all --show-depends virtio_pci virtio_blk ext4 nvme \
+    virtio_net \
     | sed -n 's/^insmod //p' | awk '!seen[$0]++'); do
     number=$((number + 1))
     case $module in
