@@ -50,6 +50,8 @@ def fields(planned: Rank | None, running: Rank | None) -> list[Change]:
     before, after = flat(running), flat(planned)
     if running.get("env_of_image", {}) is None:  # what else is set there may be the image's
         before = {key: value for key, value in before.items() if key in after or not key.startswith("env ")}
+    if "env_of_image" in running:  # a limit the plan does not name is Docker's own default (daemon.json)
+        before = {key: value for key, value in before.items() if key in after or not key.startswith("ulimit ")}
     for key, value in (running.get("env_of_image") or {}).items():
         if f"env {key}" in after:
             before.setdefault(f"env {key}", value)

@@ -284,3 +284,13 @@ def test_an_earlier_plan_is_compared_as_it_stands() -> None:
     text = diff.text(diff.against_plan(document(max_num_seqs=4), document()))
     assert "argv --max-num-seqs: 8 -> 4" in text
     assert "the plan changed" in text
+
+
+def test_a_limit_that_docker_gives_every_container_is_no_difference() -> None:
+    """daemon.json's default-ulimits show in a container the plan says nothing of."""
+    planned = {"rank": 0, "image_digest": "x", "argv": [], "env": {}, "ulimits": {"nofile": "9:9"}}
+    planned |= {"cap_add": [], "devices": [], "mounts": [], "image": "i", "profile": "p", "shm_size": "", "gpus": ""}
+    planned |= {"memory_limit": ""}
+    runs = {**planned, "env_of_image": {}, "ulimits": {"nofile": "9:9", "stack": "1:1"}}
+    assert diff.fields(planned, runs) == []
+    assert diff.fields(planned, {**runs, "ulimits": {"stack": "1:1"}}) != []
