@@ -12,7 +12,7 @@ ROLES = ("preflight", "storage", "docker", "host_limits", "fabric", "nccl", "ima
 @pytest.mark.parametrize("role", ROLES)
 def test_role(role: str) -> None:
     scenario = ROOT / f"molecule/{role}"
-    settings = [f"-e@{path}" for path in scenario.glob("settings.yml")]
+    settings = [f"-e@{path}" for path in sorted(scenario.rglob("settings.yml"))]
     if (scenario / "prepare.yml").exists():
         molecule("prepare", role, "--force")  # molecule thinks the shared lab prepared once and for all
     for act in ("syntax", "check", "converge", "idempotence"):
