@@ -1,11 +1,10 @@
 """The lab is made before the first of these tests and removed after the last, also when one fails.
 
-GB10_KEEP_LAB=1 leaves it up for the next run.
+A lab that was up before stays up.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 
@@ -15,11 +14,12 @@ from lab_run import molecule, run
 
 @pytest.fixture(scope="session", autouse=True)
 def _lab() -> Iterator[None]:
+    was_up = run([sys.executable, "-m", "lab", "status"], 120).returncode == 0
     molecule("reset", "default")  # what it remembers of a lab that is gone
     try:
         molecule("create", "default", seconds=2400)
         yield
     finally:
-        if not os.environ.get("GB10_KEEP_LAB"):
+        if not was_up:
             molecule("destroy", "default", seconds=300)
             run([sys.executable, "-m", "lab", "down"], 300)  # where molecule believes there is nothing to destroy

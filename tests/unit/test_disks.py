@@ -106,3 +106,22 @@ def test_one_file_system_has_one_place(tmp_path: Path) -> None:
     assert second.problem
     assert second.problem.code == "disk-in-use"
     assert "/srv/other and /srv/fast" in second.problem.message
+
+
+COPY = replace(DISK, fstype="ext4", uuid="u-1", label="gb10")
+
+
+@pytest.mark.parametrize("mount", [BY_SERIAL, {"path": "/srv/fast", "uuid": "U-1"}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(COPY, name="nvme2n1", serial="S7NEW002"),
+        replace(COPY, name="nvme2n1", serial="S7NEW002", mountpoints=["/srv/fast"]),
+        replace(COPY, name="nvme2n1", serial="S7NEW002", uuid="U-1", label=None),
+    ],
+)
+def test_a_uuid_that_two_file_systems_have_is_not_mounted(tmp_path: Path, mount: dict[str, str], other: Disk) -> None:
+    found = place(tmp_path, mount, COPY, other)
+    assert found.problem
+    assert (found.problem.code, found.uuid) == ("disk-uuid-repeated", "")
+    assert "/dev/nvme1n1 and /dev/nvme2n1 both have UUID=" in found.problem.message

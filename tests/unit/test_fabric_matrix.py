@@ -79,7 +79,7 @@ def test_rails_meet_by_network_and_gids_are_those_of_the_addresses(tmp_path):
     first = next(t for t in sends if (t["rail"], t["kind"]) == ("192.168.0.0/24", "gbps"))
     server = next(s for s in test["servers"]["spark-147"] if str(s["port"]) in first["argv"])
     assert first["argv"] == [
-        *["ib_write_bw", "-F", "-d", "rocep1s0f1", "-p", str(server["port"]), "-x", "3"],
+        *["ib_write_bw", "-F", "-u", "20", "-d", "rocep1s0f1", "-p", str(server["port"]), "-x", "3"],
         *["-s", "65536", "-q", "4", "-D", "2", "--report_gbits", "192.168.0.147"],
     ]
     assert server["argv"][3:] == first["argv"][:-1]

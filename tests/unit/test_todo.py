@@ -210,6 +210,46 @@ def test_the_containerd_store_moves_with_the_data_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("held", "asked", "conflict"),
+    [
+        ({"storage-driver": "overlay2"}, {"features": {"containerd-snapshotter": True}}, True),
+        ({"features": {"containerd-snapshotter": True}}, {"storage-driver": "vfs"}, True),
+        ({"features": {"containerd-snapshotter": True}, "storage-driver": "overlay2"}, {}, True),
+        ({}, {"features": {"containerd-snapshotter": True}, "storage-driver": "overlay2"}, True),
+        ({"storage-driver": "overlayfs"}, {"features": {"containerd-snapshotter": True}}, False),
+        ({"storage-driver": "overlay2"}, {"features": {"containerd-snapshotter": False}}, False),
+        ({"storage-driver": "overlay2", "features": {"containerd-snapshotter": True}}, {"storage-driver": "zfs"}, False),
+        ({"storage-driver": "overlay2"}, {}, False),
+        ({"storage-driver": ["overlay2"], "features": ["containerd-snapshotter"]}, {}, False),
+    ],
+)
+def test_a_driver_that_containerd_does_not_have_is_refused(
+    tmp_path: Path, held: dict[str, Any], asked: dict[str, Any], conflict: bool
+) -> None:
+    docker = {"/images/json": [], "/containers/json?all=true": []}
+    facts = looked(tmp_path, spark(docker=docker, daemon_json=json.dumps(held)), docker_daemon=asked)
+    refused = ("error", "spark-153", "docker-store-conflict") in codes(facts, docker_daemon=asked)
+    assert refused == conflict
+
+
+@pytest.mark.parametrize(
+    ("docker", "held", "asked", "refused"),
+    [
+        ({}, {}, {"features": {"containerd-snapshotter": True}}, True),
+        ({}, {"features": {"containerd-snapshotter": True}}, {}, True),  # written, and Docker not yet restarted
+        ({}, {}, {"features": {"containerd-snapshotter": False}}, False),
+        ({}, {}, {"features": {"cdi": True}}, False),
+        ({"/images/json": []}, {}, {"features": {"containerd-snapshotter": True}}, False),
+    ],
+)
+def test_images_are_not_hidden_by_another_store(
+    tmp_path: Path, docker: dict[str, Any], held: dict[str, Any], asked: dict[str, Any], refused: bool
+) -> None:
+    facts = looked(tmp_path, spark(docker=docker, daemon_json=json.dumps(held)), docker_daemon=asked)
+    assert (("error", "spark-153", "docker-store-not-empty") in codes(facts, docker_daemon=asked)) == refused
+
+
+@pytest.mark.parametrize(
     ("how", "toolkit", "held", "keys", "runs"),
     [
         ("none", True, "", {}, False),
@@ -342,3 +382,29 @@ def test_an_empty_disk_is_formatted_then_mounted_then_left_alone(tmp_path: Path)
     assert codes(facts, **asked) == set()
     renamed = replace(tree, disks=[replace(tree.disks[0], name="nvme7n1")])
     assert storage_todo(looked(tmp_path / "d", renamed, **asked), wanted(**asked))["mounts"] == []
+
+
+ENTRY = "UUID=ab-12 /srv/fast ext4 noatime,nofail,x-systemd.device-timeout=30s 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("fstab", "refused"),
+    [
+        ("", False),
+        (ENTRY, False),
+        ("UUID=gone-1 /srv/fast ext4 defaults 0 2\n", False),  # stale: replaced, and on record
+        (f"# {ENTRY}{ENTRY}", False),
+        (f"{ENTRY}UUID=gone-1 /srv/fast ext4 defaults 0 2\n", True),
+        (ENTRY + ENTRY, True),
+        ("UUID=gone-1 /srv/fast/ ext4 defaults 0 2\n", True),
+        (f"{ENTRY}UUID=gone-1 /srv/faster ext4 defaults 0 2\n", False),
+    ],
+)
+def test_a_mount_point_has_one_line_in_fstab(tmp_path: Path, fstab: str, refused: bool) -> None:
+    asked = {"storage_mounts": [{"path": "/srv/fast", "disk": "S7NEW001"}]}
+    disk = Disk(fstype="ext4", uuid="ab-12", label="gb10")
+    facts = looked(tmp_path, spark(disks=[disk], system={"/etc/fstab": fstab}), **asked)
+    assert (("error", "spark-153", "fstab-repeated") in codes(facts, **asked)) == refused
+    if not refused:
+        lines = [item["name"] for item in storage_todo(facts, wanted(**asked))["keep"] if item["kind"] == "fstab"]
+        assert lines == ["/srv/fast"]  # its line as it was is kept before it is replaced
