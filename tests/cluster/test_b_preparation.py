@@ -67,6 +67,7 @@ def test_prepared_unprepared_and_everything_is_as_it_was() -> None:
     assert all(changed(play(PREPARE)).values())
     prepared = states()
     assert all(prepared[node] != before[node] for node in before)
+    assert not any(changed(play(PREPARE, "--check")).values())
     assert all(changed(play(UNPREPARE, "--check")).values())
     same(states(), prepared)
     assert all(changed(play(UNPREPARE)).values())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
+import ssl
 import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from lab_run import (
     BIN,
@@ -26,6 +28,7 @@ from lab_run import (
     recap,
     run,
 )
+from proxy import KEY, free_port, proxy
 from support import ROOT
 
 COUNTED = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
@@ -127,6 +130,36 @@ def test_status_and_verify() -> None:
     verified = play("playbooks/verify.yml")
     assert verified.returncode == 0, verified.stdout[-3000:]
     assert COUNTED in verified.stdout
+
+
+def asked(port: int, certificate: Path, key: str, path: str = "/v1/chat/completions") -> tuple[int, list[str]]:
+    """Status of a streamed completion through the proxy, and its chunks."""
+    prompt = {"role": "user", "content": "Count from 1 to 10."}
+    body = {"model": "deepseek-v4.1-flash", "messages": [prompt], "stream": True, "max_tokens": 40, "temperature": 0}
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    request = Request(f"https://127.0.0.1:{port}{path}", json.dumps(body).encode(), headers)
+    try:
+        with urlopen(request, timeout=120, context=ssl.create_default_context(cafile=str(certificate))) as answer:
+            return answer.status, [line.decode() for line in answer if line.startswith(b"data: {")]
+    except HTTPError as error:
+        return error.code, []
+
+
+def test_the_proxy_of_the_docs(tmp_path: Path) -> None:
+    """docs/proxy.md: TLS, keys, one of two clusters away, chunk by chunk, nothing but the API."""
+    away = f"127.0.0.1:{free_port()}"
+    with proxy(tmp_path, away, "10.77.1.153:8000") as (port, certificate):
+        for _ in range(2):  # whichever of the two is asked first
+            status, chunks = asked(port, certificate, KEY)
+            assert status == 200
+            said = "".join(json.loads(chunk[6:])["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+            assert COUNTED in said
+            assert len(chunks) > 10
+        assert asked(port, certificate, "another")[0] == 401
+        assert asked(port, certificate, KEY, "/metrics")[0] == 404
+    assert KEY not in (tmp_path / "gb10.log").read_text() + (tmp_path / "error.log").read_text()
+    with proxy(tmp_path, away) as (port, certificate):
+        assert asked(port, certificate, KEY)[0] == 502
 
 
 def test_a_node_lost_after_the_first_play_stops_all_before_any_rank_is_touched() -> None:
