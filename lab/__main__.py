@@ -179,8 +179,6 @@ def _vm_down(arguments: argparse.Namespace) -> int:
 
 def _down(arguments: argparse.Namespace) -> int:
     removed = 0
-    if vm.existing():
-        _vm_down(arguments)
     with _locked():
         if not dockerd.answers() and dockerd.holds_nodes():
             host.install_tools()
@@ -200,6 +198,7 @@ def _down(arguments: argparse.Namespace) -> int:
 
 def _clean(arguments: argparse.Namespace) -> int:
     _down(arguments)
+    _vm_down(arguments)  # the cache holds the root they run from
     with _locked():
         if dockerd.answers():
             node_image.forget()

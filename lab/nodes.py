@@ -333,6 +333,9 @@ def _remove(name: str) -> None:
 
 
 def forget_keys() -> None:
-    """Remove the state of the running lab from the checkout, and the change history it left there."""
-    for place in (".lab", "history/lab"):
+    """Remove the state of the running lab from the checkout, and the change history it left there.
+
+    Virtual machines are in ``.lab`` too and go on running.
+    """
+    for place in (".lab/ssh", ".lab/inventory", "history/lab"):
         shutil.rmtree(project() / place, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -12,10 +11,10 @@ import tarfile
 import time
 from pathlib import Path
 
-from lab import dockerd, inventory
+from lab import dockerd, inventory, model
 from lab.cache import digest
 from lab.host import project
-from lab.nodes import MTU, Keys, Node, add, probe
+from lab.nodes import Keys, Node, add, probe
 from lab.run import LabError, each, run, say
 
 MOST = 2
@@ -38,7 +37,10 @@ TRIES = 3
 OFF_SECONDS = 90
 RANK_IMAGE = "vllm-dsv41:engram-mem"
 """The image of the default profile, as group_vars/profile_tp8_300k.yml names it."""
-KERNEL_ARGUMENTS = "console=ttyS0 quiet mitigations=off"
+KERNEL_ARGUMENTS = (
+    "console=ttyS0 quiet mitigations=off systemd.default_timeout_start_sec=600 systemd.default_device_timeout_sec=600"
+)
+"""systemd gives a unit and a device 90 s, in which a busy machine translates half a boot."""
 
 
 def first(count: int) -> list[Node]:
@@ -102,8 +104,8 @@ def ensure(wanted: list[Node], image: Path) -> bool:
     made = [_ensure_made(node, image) for node in wanted]
     started = [_ensure_started(node, image) for node in wanted]
     each(lambda node: _ensure_ready(node, image), wanted)
-    imported = each(_ensure_rank_image, wanted)
-    return any((extra, *made, *started, *imported))
+    imported = _ensure_rank_images(wanted)
+    return any((extra, *made, *started, imported))
 
 
 def write_inventory(machines: list[Node]) -> bool:
@@ -165,15 +167,19 @@ def remove(node: Node) -> None:
 
 
 def seed(node: Node) -> bytes:
-    """Return a tar of what makes the machine itself: keys, names, addresses. Its first boot unpacks it."""
+    """Return a tar of what makes the machine itself: keys, names, its address. Its first boot unpacks it.
+
+    Rails are up and have no IPv4 address, as where nobody has set up a fabric yet.
+    """
     ethernets: dict[str, object] = {MANAGEMENT: {"addresses": ["10.0.2.15/24"], "link-local": []}}
-    for name, address in rail_addresses(node).items():
-        ethernets[name] = {"addresses": [f"{address}/24"], "mtu": MTU, "link-local": ["ipv6"]}
+    ethernets |= {name: {"link-local": ["ipv6"], "optional": True} for name in RAILS}
     netplan = json.dumps({"network": {"version": 2, "renderer": "networkd", "ethernets": ethernets}}, indent=2)
     files = {
         "etc/hostname": (f"{node.name}\n", 0o644),
         "etc/hosts": (f"127.0.0.1 localhost\n127.0.1.1 {node.name}\n", 0o644),
         "etc/netplan/50-site.yaml": (f"{netplan}\n", 0o600),  # JSON is YAML
+        # Connections given up while the machine boots would shut everybody out for a while (OpenSSH 9.8 and later).
+        "etc/ssh/sshd_config.d/10-lab.conf": ("IgnoreUnknown PerSourcePenalties\nPerSourcePenalties no\n", 0o644),
     }
     buffer = io.BytesIO(keys().archive(node))
     with tarfile.open(fileobj=buffer, mode="a") as tar:
@@ -294,13 +300,28 @@ def _answers(node: Node) -> bool:
     raise LabError(f"{node.name} is not ready after {READY_SECONDS} s; its console ends with:\n{tail}")
 
 
-def _ensure_rank_image(node: Node) -> bool:
-    """Give the machine's Docker an image of a shell under the rank image's name; return whether it had none."""
-    if not run(keys().command(node, "sudo", "docker", "image", "ls", "--quiet", RANK_IMAGE), timeout=120).stdout:
+def _ensure_rank_images(wanted: list[Node]) -> bool:
+    """Give every Docker the same image of a shell under the rank image's name; return whether one lacked it."""
+    held = each(_rank_image, wanted)
+    made = not held[0]
+    if made:
         script = f"tar --create --directory /usr/share/lab/rank . | sudo docker import - {RANK_IMAGE}"
-        run(keys().command(node, script), timeout=300)
-        return True
-    return False
+        run(keys().command(wanted[0], script), timeout=300)
+        held[0] = _rank_image(wanted[0])
+    # An import carries its time, so another one is another image.
+    others = [node for node, image in zip(wanted, held, strict=True) if image != held[0]]
+    if others:
+        saved = run(keys().command(wanted[0], f"sudo docker save {RANK_IMAGE} | base64"), timeout=300).stdout.encode()
+        each(
+            lambda node: run(keys().command(node, "base64 --decode | sudo docker load"), timeout=300, stdin=saved),
+            others,
+        )
+    return made or bool(others)
+
+
+def _rank_image(node: Node) -> str:
+    """Return the id of the rank's image on a machine; empty without one."""
+    return run(keys().command(node, "sudo", "docker", "image", "ls", "--quiet", RANK_IMAGE), timeout=120).stdout
 
 
 def _tail(node: Node, name: str, lines: int = 15) -> str:
@@ -343,11 +364,8 @@ def _checkpoint(place: Path) -> Path:
         "max_position_embeddings": 1 << 20,
         "vocab_size": 512,
     }
-    files = {"config.json": json.dumps(config, indent=2).encode(), "model-00001-of-00001.safetensors": bytes(4096)}
     place.mkdir(parents=True, exist_ok=True)
-    entries = []
-    for name, data in files.items():
-        (place / name).write_bytes(data)
-        entries.append({"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()})
-    (place / "manifest.json").write_text(json.dumps({"files": entries}) + "\n")
+    (place / "config.json").write_text(json.dumps(config, indent=2))
+    (place / "model-00001-of-00001.safetensors").write_bytes(bytes(4096))
+    model.write_manifest(place)
     return place

@@ -24,6 +24,7 @@ import urllib.parse
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gb10 import rank_container
 
 DOCUMENTATION = r"""
 ---
@@ -146,6 +147,8 @@ INTERNAL = re.compile(r"/var/lib/(docker|containerd)/.|/(run|dev|proc|sys)(/|$)"
 
 # Where the storage role keeps what its probe measured.
 PROBE = "/var/lib/gb10/storage-probe.json"
+# What the change history keeps on the node.
+ANCHOR = "/etc/ansible/facts.d/gb10_history.fact"
 
 # Larger files are none that we write: not summed.
 MOST_BYTES = 1 << 20
@@ -437,7 +440,8 @@ def parse_units(text, names):
     for number, name in enumerate(names):
         told = blocks[number] if number < len(blocks) else {}
         since = whole(told.get("ActiveEnterTimestamp", "").removeprefix("@"))
-        units[name] = {**{key: told.get(said) or None for key, said in keys.items()}, "since": since}
+        stale = told.get("NeedDaemonReload") == "yes"
+        units[name] = {**{key: told.get(said) or None for key, said in keys.items()}, "since": since, "stale": stale}
     return units
 
 
@@ -732,13 +736,15 @@ def read_weights(node, path):
             if count > MOST_FILES:
                 return facts
             file = Path(directory) / name
-            try:
-                size = file.stat().st_size
-            except OSError:
-                size = None  # a link that leads nowhere
+            size = begun = None  # a link that leads nowhere
+            with contextlib.suppress(OSError):
+                about = file.stat()
+                size = begun = about.st_size
+                if node.live:
+                    begun = min(size, about.st_blocks * 512)  # parts have holes
             entry = {"path": str(inside / name), "size": size}
             if hidden or PARTIAL.search(name):
-                facts["partial"].append(entry)
+                facts["partial"].append({**entry, "size": begun})
             else:
                 facts["files"].append({**entry, "symlink": file.is_symlink()})
     return facts
@@ -759,6 +765,7 @@ def read_docker(node, images, rank_name):
         "data_root": None,
         "filesystem": None,
         "containerd_root": None,
+        "containerd_configured": parse_containerd_root(node.text("/etc/containerd/config.toml")),
         "nvidia_ctk": node.path("/usr/bin/nvidia-ctk").exists(),
         "live_restore": None,
         "cgroup_version": None,
@@ -791,7 +798,7 @@ def read_docker(node, images, rank_name):
         runtimes=sorted(info.get("Runtimes") or {}),
     )
     # With the containerd image store, images live under containerd's root and not under Docker's.
-    facts["containerd_root"] = parse_containerd_root(node.text("/etc/containerd/config.toml")) if containerd else None
+    facts["containerd_root"] = facts["containerd_configured"] if containerd else None
     place = facts["containerd_root"] or root
     facts["filesystem"] = read_filesystem(node, read_mounts(node), place) if place else None
     facts["images"] = [read_image(node, item, images) for item in node.docker("/images/json")[0] or []]
@@ -836,14 +843,14 @@ def read_image(node, item, wanted):
 def read_container(node, item, rank_name):
     """One container; when it started, its restart policy and what it was made from only for ours."""
     names = [name.lstrip("/") for name in item.get("Names") or []]
-    ours = rank_name in names
+    ours = any(rank_container.is_rank(name, item.get("Labels"), rank_name) for name in names)
     inspect = node.docker(f"/containers/{item.get('Id')}/json")[0] or {} if ours else {}
     state = inspect.get("State") or {}
     host = inspect.get("HostConfig") or {}
     image = node.docker(f"/images/{item.get('ImageID')}/json")[0] if inspect else None
     return {
         "id": item.get("Id"),
-        "name": rank_name if ours else (names or [None])[0],
+        "name": rank_name if rank_name in names else (names or [None])[0],
         "ours": ours,
         "image": item.get("Image"),
         "image_id": item.get("ImageID"),
@@ -853,7 +860,7 @@ def read_container(node, item, rank_name):
         "started_at": state.get("StartedAt"),
         "exit_code": state.get("ExitCode"),
         "restart_policy": (host.get("RestartPolicy") or {}).get("Name"),
-        "labels": item.get("Labels") or {},
+        "labels": rank_container.labels(item.get("Labels")),
         "network_mode": (item.get("HostConfig") or {}).get("NetworkMode"),
         "ports": sorted({p["PublicPort"] for p in item.get("Ports") or [] if p.get("PublicPort")}),
         "made_from": made_from(inspect, image) if inspect.get("Config") else None,
@@ -1021,8 +1028,8 @@ def owner_name(lookup, number):
 
 
 def read_units(node, names):
-    """systemd unit -> load (not-found without), enabled, active, since when; None where it does not tell."""
-    properties = "--property=Id,LoadState,UnitFileState,ActiveState,ActiveEnterTimestamp"
+    """systemd unit -> load (not-found without), enabled, active, since when, stale; None where it does not tell."""
+    properties = "--property=Id,LoadState,UnitFileState,ActiveState,ActiveEnterTimestamp,NeedDaemonReload"
     argv = ["systemctl", "show", "--timestamp=unix", properties, *names]
     return parse_units(node.command("systemctl-show.txt", argv), names) if names else {}
 
@@ -1030,6 +1037,12 @@ def read_units(node, names):
 def read_probe(node):
     """What the storage role's probe measured last, empty where it never ran."""
     return parse_json(node.text(PROBE), {})
+
+
+def read_anchor(node):
+    """The newest entry of the change history this node knows of, empty where it knows none."""
+    held = parse_json(node.text(ANCHOR), {})
+    return held if isinstance(held, dict) else {}
 
 
 def read_python(node):
@@ -1074,6 +1087,7 @@ def sections(node, options):
         "packages": lambda: parse_packages(node.text("/var/lib/dpkg/status"), options["packages"]),
         "fstab": lambda: parse_fstab(node.text("/etc/fstab")),
         "storage_probe": lambda: read_probe(node),
+        "anchor": lambda: read_anchor(node),
         "limits": lambda: parse_limits(node.text("/proc/self/limits")),
         "user": lambda: read_user(node),
         "python": lambda: read_python(node),

@@ -82,10 +82,15 @@ def write(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")  # not *.yaml: netplan does not read it
     part.unlink(missing_ok=True)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(content)
-    part.replace(path)
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(descriptor)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def addresses():
@@ -156,9 +161,13 @@ def main():
     netplan = module.get_bin_path("netplan")
     if not netplan:
         module.fail_json(msg="error [netplan-missing] netplan is not there. Install netplan.io.")
-    old = path.read_text() if path.exists() else None
-    differs = old != p["content"] or path.stat().st_mode & 0o777 != 0o600
-    said = checked(netplan, path, p["content"], p["timeout"])
+    old = path.with_name(f".{path.name}.old")  # a second name of the old file: to go back takes no space on the disk
+    try:
+        there = path.exists()
+        differs = not there or path.read_bytes() != p["content"].encode() or path.stat().st_mode & 0o777 != 0o600
+        said = checked(netplan, path, p["content"], p["timeout"])
+    except OSError as problem:
+        module.fail_json(msg=f"error [netplan-unwritten] {path} was not written: {problem}.")
     if said:
         module.fail_json(msg=f"error [netplan-refused] {path} was not written: netplan says: {said}")
     if module.check_mode or not (differs or p["apply"]):
@@ -167,7 +176,14 @@ def main():
     before = {a for a, name in addresses().items() if name not in p["content"]}
     client = ssh_client()
     client = client if answers(client) else ""
-    write(path, p["content"])
+    try:
+        old.unlink(missing_ok=True)
+        if there:
+            old.hardlink_to(path)
+        write(path, p["content"])
+    except OSError as problem:
+        old.unlink(missing_ok=True)
+        module.fail_json(msg=f"error [netplan-unwritten] {path} was not written: {problem}.")
     if p["apply"]:
         try:
             applied, said = run([netplan, "apply"], p["timeout"])
@@ -175,13 +191,14 @@ def main():
                 raise Cut(f"netplan apply failed: {said}")
             wait_whole(before, client, p["expect"], p["timeout"])
         except Cut as cut:
-            if old is None:
-                path.unlink()
+            if there:
+                old.replace(path)
             else:
-                write(path, old)
+                path.unlink()
             back, _said = run([netplan, "apply"], p["timeout"])
             how = "the old files are in force again" if back else "the old files are back but could not be applied"
             module.fail_json(msg=f"error [netplan-rolled-back] {path}: {cut}; {how}.")
+    old.unlink(missing_ok=True)
     module.exit_json(changed=True, applied=p["apply"])
 
 

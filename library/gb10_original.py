@@ -233,12 +233,15 @@ class Record:
 def write(path, data):
     """A file of root's eyes only, whole or not at all."""
     part = path.with_name(path.name + ".part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(descriptor)
-    part.replace(path)
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)  # on a disk that is full nothing stays behind
 
 
 def checked(items):

@@ -17,6 +17,10 @@ from gb10.pairs import Link
 # A transfer that takes this much longer than it should is given up, in seconds.
 SLACK = 15
 
+# Retransmission timer of a queue pair, 4.096 us x 2^20: NCCL's own (NCCL_IB_TIMEOUT). perftest's 14 is 67 ms, which a
+# path with long queues exceeds, and then its repeats break the connection.
+TIMER = 20
+
 # What is measured: unit of each kind.
 UNITS = {"gbps": "Gb/s", "us": "us"}
 
@@ -84,7 +88,7 @@ def port_of(test: Test, links: Sequence[Link], link: Link, kind: str) -> int:
 
 def perftest(test: Test, hca: str, gid: int | None, kind: str, port: int) -> list[str]:
     """ib_write_bw in Gb/s for a while, or ib_write_lat of 1000 writes; the same on both ends."""
-    argv = ["ib_write_bw" if kind == "gbps" else "ib_write_lat", "-F", "-d", hca, "-p", str(port)]
+    argv = ["ib_write_bw" if kind == "gbps" else "ib_write_lat", "-F", "-u", str(TIMER), "-d", hca, "-p", str(port)]
     argv += ["-x", str(gid)] if gid is not None else []
     argv += [f"--tclass={LOSSLESS_TC}"] if test.lossless else []
     if kind == "gbps":

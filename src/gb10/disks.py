@@ -61,6 +61,11 @@ def by_uuid(mount: Mount, facts: Document) -> Place:
 def taken(mount: Mount, volume: Document, facts: Document) -> Place:
     """A file system that is there already: of the right kind, and mounted nowhere else."""
     device, uuid = f"/dev/{volume['name']}", str(volume["uuid"])
+    same = [f"/dev/{v['name']}" for v, _disk in volumes(facts) if str(v.get("uuid") or "").lower() == uuid.lower()]
+    if len(same) > 1:
+        message = f"{' and '.join(same)} both have UUID={uuid}, meant for {mount.path}: which is mounted is chance."
+        remedy = "One is a copy: take it out, or give it a UUID of its own (tune2fs -U random, xfs_admin -U generate)."
+        return Place(mount, problem=error("disk-uuid-repeated", message, remedy))
     if volume.get("fstype") != mount.fstype:
         message = f"{device} for {mount.path} carries {volume.get('fstype')}, not {mount.fstype}."
         remedy = "Correct fstype in storage_mounts; nothing is formatted anew."

@@ -38,6 +38,8 @@ class Wanted:
     fabric_rank_ports: tuple[tuple[int, int], ...] = _variable(
         lambda v: tuple(firewall.port_ranges(v)), ((32768, 60999),)
     )
+    spread_port: int = _variable(PORT, 29700)
+    spread_processes: int = _variable(integer(1, 64), 4)
     nccl_transport: str = _variable(choice("roce", "socket"), "roce")
     api_port: int = _variable(PORT, 8000)
     master_port: int = _variable(PORT, 29501)
@@ -55,8 +57,9 @@ class Wanted:
         return rails.addresses(self.fabric_rail_subnets, [str(r) for r in self.fabric_rails], self.ansible_host)
 
     def guarded(self) -> list[tuple[int, int]]:
-        """Ports only nodes may open: the rendezvous and what ranks listen on."""
-        return [(self.master_port, self.master_port), *self.fabric_rank_ports]
+        """Ports only nodes may open: the rendezvous, what ranks listen on, and where files go from node to node."""
+        relay = self.spread_port, self.spread_port + self.spread_processes - 1
+        return [(self.master_port, self.master_port), relay, *self.fabric_rank_ports]
 
 
 VARIABLES = tuple(item.name for item in fields(Wanted))

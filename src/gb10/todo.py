@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gb10 import disks, probe
+from gb10 import data, disks, probe
 from gb10.findings import Finding, error, warning
 from gb10.managed import HEADER, File, directories, keep_files, newer, to_write
 from gb10.prepared import Prepared
@@ -98,8 +98,9 @@ def containerd_root(wanted: Prepared) -> str:
 def docker_todo(facts: Document, wanted: Prepared) -> Todo:
     """What the docker role does: ``packages``, ``directories``, ``files``, ``cdi`` (argv, empty for none), ``users``.
 
-    ``containerd_line`` goes into a config.toml that is there already; ``restart``, ``start`` and ``late`` (an earlier
-    run wrote daemon.json and did not come to the restart) are flags; ``notify``: handlers.
+    ``containerd_line`` goes into a config.toml that is there already; ``restart`` and ``start`` are flags; ``notify``:
+    handlers. What an earlier run wrote and did not come to put in force: ``late`` (services to restart) and ``stale``
+    (units to read again).
     """
     docker = facts["docker"]
     held = facts.get("files") or {}
@@ -112,14 +113,16 @@ def docker_todo(facts: Document, wanted: Prepared) -> Todo:
         daemon_json = merged_daemon_json(docker["daemon_json"]["parsed"], daemon_keys(wanted))
     if daemon_json:
         files.append(File(DAEMON_JSON, daemon_json))
-    root = containerd_root(wanted)
-    moved = bool(wanted.docker_data_root) and docker.get("containerd_root") not in (None, root)
+    root, store = containerd_root(wanted), store_after(docker, wanted)
+    # Not known before Docker's first start: then it is moved too, as nothing is there yet.
+    moved = bool(wanted.docker_data_root) and store != "classic" and docker["containerd_configured"] != root
     line = f'root = "{root}"' if moved else ""
     if line and not (held.get(CONTAINERD) or {}).get("exists"):
         files.append(File(CONTAINERD, f"version = 2\n{line}\n"))
         line = ""
     restart = docker["installed"] and (bool(files) or moved)
-    late = not serving(facts) and newer(DAEMON_JSON, "docker.service", facts)
+    late = [] if serving(facts) else late_services(facts)
+    stale = not serving(facts) and bool(((facts.get("units") or {}).get("docker.service") or {}).get("stale"))
     text = f"{HEADER}[Unit]\nRequiresMountsFor={' '.join(wanted.mount_points)}\n"
     ordered = to_write([File(DOCKER_MOUNTS, text)] if wanted.mount_points else [], facts)
     files += ordered
@@ -128,7 +131,9 @@ def docker_todo(facts: Document, wanted: Prepared) -> Todo:
     users = [name for name in wanted.docker_users if "docker" not in facts["users"][name]["groups"]]
     start = not docker["reachable"]
     handlers = ["Systemd knows its units"] if ordered and not serving(facts) else []
-    handlers += (["Containerd restarts"] if moved else []) + ["Docker restarts"] if restart else []
+    handlers += (
+        (["Containerd restarts"] if moved or "containerd" in late else []) + ["Docker restarts"] if restart else []
+    )
     folders = directories([*files, *([File(CDI, "")] if cdi else [])], facts)
     keep = keep_files(files, folders)
     keep += [{"kind": "package", "name": name} for name in packages]
@@ -147,9 +152,17 @@ def docker_todo(facts: Document, wanted: Prepared) -> Todo:
         "made": [{"kind": "file", "name": path, "ours": "now"} for path in made],
         "restart": restart,
         "start": start,
-        "late": late,
+        "late": [] if restart else late,
+        "stale": stale,
         "notify": handlers,
     }
+
+
+def late_services(facts: Document) -> list[str]:
+    """containerd and Docker where what they read is younger than their start; Docker starts after containerd."""
+    if newer(CONTAINERD, "containerd.service", facts):
+        return ["containerd", "docker"]
+    return ["docker"] if newer(DAEMON_JSON, "docker.service", facts) else []
 
 
 def docker_findings(node: str, facts: Document, wanted: Prepared) -> list[Finding]:
@@ -170,22 +183,63 @@ def docker_findings(node: str, facts: Document, wanted: Prepared) -> list[Findin
             message = f"{', '.join(packages)} would be installed, which reloads systemd, and a rank of ours runs."
             found.append(error("install-refused", message, stop, node))
     held = {"image": len(docker["images"]), "container": len(docker["containers"])}
-    root = docker.get("data_root")
-    if (
-        wanted.docker_data_root
-        and root
-        and root.rstrip("/") != wanted.docker_data_root.rstrip("/")
-        and any(held.values())
-    ):
+    root = left_behind(docker, wanted)
+    if root and any(held.values()):
         listed = " and ".join(f"{count} {what}{'s' if count != 1 else ''}" for what, count in held.items() if count)
         message = (
             f"Docker has {listed} under {root}, which docker_data_root {wanted.docker_data_root} would leave behind."
         )
         remedy = "Move it by hand (stop Docker, copy the directory), remove it, or leave docker_data_root empty."
         found.append(error("docker-root-not-empty", message, remedy, node))
+    found += [replace(finding, node=node) for finding in store_findings(docker, wanted)]
     if wanted.docker_nvidia != "none" and not docker.get("nvidia_ctk"):
         message = f"docker_nvidia is {wanted.docker_nvidia}, but /usr/bin/nvidia-ctk is not there."
         found.append(error("nvidia-ctk-missing", message, "Install nvidia-container-toolkit, or set it to none.", node))
+    return found
+
+
+def left_behind(docker: Document, wanted: Prepared) -> str:
+    """The directory docker_data_root would take Docker away from: its own, or containerd's, where images are there."""
+    if not wanted.docker_data_root:
+        return ""
+    roots = {docker.get("data_root"): wanted.docker_data_root, docker.get("containerd_root"): containerd_root(wanted)}
+    return next((str(have) for have, want in roots.items() if have and have.rstrip("/") != want.rstrip("/")), "")
+
+
+def settings_after(docker: Document, wanted: Prepared) -> dict[str, Any]:
+    """daemon.json as it will be."""
+    return _merge(docker["daemon_json"].get("parsed") or {}, daemon_keys(wanted))
+
+
+def store_after(docker: Document, wanted: Prepared) -> str | None:
+    """The image store Docker will have: ``containerd`` or ``classic``; None where only Docker itself could tell."""
+    settings = settings_after(docker, wanted)
+    features = settings.get("features")
+    asked = features.get("containerd-snapshotter") if isinstance(features, Mapping) else None
+    if isinstance(asked, bool):
+        return "containerd" if asked else "classic"
+    if settings.get("storage-driver") in data.load("prepared")["graph_drivers"]:
+        return "classic"
+    held = docker.get("image_store")
+    return str(held) if held else None
+
+
+def store_findings(docker: Document, wanted: Prepared) -> list[Finding]:
+    """An image store that daemon.json, as it will be, makes unusable, or another than images are in."""
+    store, driver = store_after(docker, wanted), settings_after(docker, wanted).get("storage-driver")
+    found = []
+    if store == "containerd" and driver in data.load("prepared")["graph_drivers"]:
+        message = f"daemon.json has storage-driver {driver} and features.containerd-snapshotter: no image would work."
+        remedy = "Take one of the two out, in docker_daemon or in the node's daemon.json."
+        found.append(error("docker-store-conflict", message, remedy))
+    held = len(docker["images"]) + len(docker["containers"])
+    if held and docker.get("image_store") and docker["image_store"] != store:
+        message = (
+            f"Docker would go from the {docker['image_store']} image store to {store}, which hides what it has "
+            f"({len(docker['images'])} images, {len(docker['containers'])} containers)."
+        )
+        remedy = "Remove them first, or leave features.containerd-snapshotter and storage-driver as they are."
+        found.append(error("docker-store-not-empty", message, remedy))
     return found
 
 
@@ -213,7 +267,10 @@ def limit_files(wanted: Prepared) -> list[File]:
 
 
 def limits_todo(facts: Document, wanted: Prepared) -> Todo:
-    """``packages``, ``directories``, ``files``, ``sysctls``, ``linger`` (users), ``guard`` (a state of its unit)."""
+    """``packages``, ``directories``, ``files``, ``sysctls``, ``linger`` (users), ``guard`` (a state of its unit).
+
+    ``late``: an earlier run wrote logind's setting and did not come to its restart.
+    """
     files = to_write(limit_files(wanted), facts)
     written = {file.path for file in files}
     guarded = wanted.host_limits_memory_guard == "earlyoom"
@@ -236,6 +293,7 @@ def limits_todo(facts: Document, wanted: Prepared) -> Todo:
         "linger": linger,
         "guard": "restarted" if guarded and (GUARD in written or late) else "started" if guarded and not runs else "",
         "notify": ["Logind restarts"] if LOGIND in written and not serving(facts) else [],
+        "late": LOGIND not in written and not serving(facts) and newer(LOGIND, "systemd-logind.service", facts),
     }
 
 
@@ -329,8 +387,19 @@ def mounted(place: disks.Place, facts: Document) -> bool:
 
 def storage_findings(node: str, facts: Document, wanted: Prepared) -> list[Finding]:
     """Disks that must not or cannot be taken."""
-    found = disks.places(wanted.storage_mounts, facts, wanted.storage_format_allowed)
-    return [replace(place.problem, node=node) for place in found if place.problem]
+    places = disks.places(wanted.storage_mounts, facts, wanted.storage_format_allowed)
+    found = [place.problem or fstab_problem(place.mount.path, facts) for place in places]
+    return [replace(problem, node=node) for problem in found if problem]
+
+
+def fstab_problem(path: str, facts: Document) -> Finding | None:
+    """Several lines of fstab for one mount point, or one that spells it otherwise: systemd takes the first it meets."""
+    held = [line for line in facts.get("fstab") or [] if str(line["target"]).rstrip("/") == path]
+    if len(held) < 2 and all(line["target"] == path for line in held):
+        return None
+    lines = ", ".join(f"{line['source']} {line['target']}" for line in held)
+    message = f"/etc/fstab must have one line for {path} and has: {lines}."
+    return error("fstab-repeated", message, "Take out by hand those that are no longer meant.")
 
 
 def node_findings(node: str, facts: Document, wanted: Prepared) -> list[Finding]:

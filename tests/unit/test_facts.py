@@ -140,7 +140,7 @@ def test_files_are_told_by_sum_and_never_by_content(tmp_path):
 def test_units_users_packages_and_fstab(tmp_path):
     system = {
         "/gb10/systemctl-show.txt": "Id=docker.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\n"
-        "ActiveEnterTimestamp=@1796039276\n\nId=x.service\nLoadState=not-found\nActiveState=inactive\n"
+        "ActiveEnterTimestamp=@1796039276\nNeedDaemonReload=yes\n\nId=x.service\nLoadState=not-found\nActiveState=inactive\n"
         "UnitFileState=\nActiveEnterTimestamp=\n",
         "/var/lib/dpkg/status": "Package: fio\nStatus: deinstall ok config-files\nVersion: 3.33\n\n"
         "Package: earlyoom\nStatus: install ok installed\nPriority: optional\nVersion: 1.7-1\nDescription: x\n",
@@ -153,8 +153,8 @@ def test_units_users_packages_and_fstab(tmp_path):
         "packages": ["fio", "earlyoom"],
     }
     facts = spark(system=system).facts(tmp_path, **names)
-    loaded = {"load": "loaded", "enabled": "enabled", "active": "active", "since": 1796039276}
-    absent = {"load": "not-found", "enabled": None, "active": "inactive", "since": None}
+    loaded = {"load": "loaded", "enabled": "enabled", "active": "active", "since": 1796039276, "stale": True}
+    absent = {"load": "not-found", "enabled": None, "active": "inactive", "since": None, "stale": False}
     assert facts["units"] == {"docker.service": loaded, "x.service": absent}
     assert facts["users"]["nvidia"] == {"uid": 1000, "groups": ["nvidia", "sudo"], "linger": True}
     assert facts["users"]["nobody-here"] == {"uid": None, "groups": [], "linger": False}
@@ -462,9 +462,9 @@ def test_half_an_answer_of_docker_is_no_failure(api):
 
 
 def ansible(tmp_path, options, *arguments):
-    """Run the module as Ansible does, free of any configuration: exit code and result."""
+    """Run the module as Ansible does, free of other configuration: exit code and result."""
     config = tmp_path / "ansible.cfg"
-    config.write_text("[defaults]\ncallback_result_format = json\n")
+    config.write_text(f"[defaults]\ncallback_result_format = json\nmodule_utils = {REPOSITORY / 'src'}\n")
     python = f"ansible_python_interpreter={sys.executable}"
     module = ["-M", str(REPOSITORY / "library"), "-m", "gb10_facts", "-a", json.dumps(options)]
     where = ["localhost", "-i", "localhost,", "-c", "local", "-e", python]

@@ -116,8 +116,11 @@ def test_only_a_process_started_with_our_pid_file_is_ours() -> None:
     vm.directory(node).mkdir(parents=True)
     pidfile = vm.directory(node) / "pid"
     for words, ours in ((["x"], False), ([str(pidfile)], True)):
-        process = subprocess.Popen([sys.executable, "-c", "input()", *words], stdin=subprocess.PIPE)
+        argv = [sys.executable, "-c", "print(flush=True); input()", *words]
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
+            assert process.stdout
+            process.stdout.readline()  # before that /proc may not show its words yet
             pidfile.write_text(f"{process.pid}\n")
             assert (vm.own_pid(node) == process.pid) is ours
         finally:
@@ -130,3 +133,15 @@ def test_inventory_of_the_lab_has_no_port() -> None:
     from lab import nodes
 
     assert "ansible_port" not in inventory.render(nodes.first(1), vm.keys())
+
+
+def test_machines_stay_when_the_lab_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lab import nodes
+
+    monkeypatch.setattr(nodes, "project", lambda: tmp_path)
+    (machine,) = vm.first(1)
+    for folder in (nodes.keys().directory, tmp_path / ".lab/inventory", vm.directory(machine)):
+        folder.mkdir(parents=True)
+        (folder / "held").touch()
+    nodes.forget_keys()
+    assert [path.parent for path in tmp_path.rglob("held")] == [vm.directory(machine)]

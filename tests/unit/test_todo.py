@@ -159,13 +159,42 @@ def test_under_a_rank_units_wait_for_the_next_boot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("modified", "late"), [(200, True), (100, False), (50, False), (None, False)])
-def test_a_run_that_ended_before_the_restart_is_gone_on_with(tmp_path: Path, modified: int | None, late: bool) -> None:
-    facts = looked(tmp_path, spark())
-    facts["files"][DAEMON_JSON]["modified"] = modified
-    facts["units"]["docker.service"] |= {"active": "active", "since": 100}
-    assert docker_todo(facts, wanted())["late"] == late
+@pytest.mark.parametrize(
+    ("path", "unit", "services"),
+    [
+        (DAEMON_JSON, "docker.service", ["docker"]),
+        (todo.CONTAINERD, "containerd.service", ["containerd", "docker"]),
+        (todo.LOGIND, "systemd-logind.service", ["logind"]),
+        (todo.GUARD, "earlyoom.service", ["earlyoom"]),
+    ],
+)
+def test_a_run_that_ended_before_a_restart_is_gone_on_with(
+    tmp_path: Path, path: str, unit: str, services: list[str], modified: int | None, late: bool
+) -> None:
+    tree = spark(daemon_json=json.dumps(wanted().docker_daemon))
+    facts = acted(tree, looked(tmp_path, tree), wanted())
+    for other in (DAEMON_JSON, todo.CONTAINERD, todo.LOGIND, todo.GUARD):
+        facts["files"][other] = {**facts["files"][other], "modified": modified if other == path else 1}
+    for name in facts["units"]:
+        facts["units"][name] |= {"active": "active", "enabled": "enabled", "since": 100}
+    assert restarted(facts) == (services if late else [])
     facts["docker"]["containers"] = [{"ours": True, "state": "running"}]
-    assert not docker_todo(facts, wanted())["late"]
+    assert restarted(facts) == (services if late and services == ["earlyoom"] else [])
+
+
+def restarted(facts: dict[str, Any]) -> list[str]:
+    docker, limits = docker_todo(facts, wanted()), limits_todo(facts, wanted())
+    names = [*docker["late"], *(["logind"] if limits["late"] else [])]
+    return names + (["earlyoom"] if limits["guard"] == "restarted" else [])
+
+
+@pytest.mark.parametrize("ranks", [[], [{"ours": True, "state": "running"}]])
+def test_units_systemd_did_not_read_again_are_read_unless_a_rank_runs(tmp_path: Path, ranks: list[Any]) -> None:
+    facts = looked(tmp_path, spark())
+    assert not docker_todo(facts, wanted())["stale"]
+    facts["units"]["docker.service"]["stale"] = True
+    facts["docker"]["containers"] = ranks
+    assert docker_todo(facts, wanted())["stale"] == (not ranks)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +215,7 @@ def test_a_root_that_holds_something_is_not_left_behind(
     assert (("error", "spark-153", "docker-root-not-empty") in codes(facts, docker_data_root=root)) == refused
 
 
+FILLED = {"/info": {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]], "DockerRootDir": "/data/docker"}}
 CONTAINERD = {
     "/info": {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]], "DockerRootDir": "/var/lib/docker"},
     "/images/json": [],
@@ -210,15 +240,46 @@ def test_the_containerd_store_moves_with_the_data_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("docker", "asked", "moves"),
+    [
+        ({"/images/json": []}, {"features": {"containerd-snapshotter": True}}, True),  # in the run that turns it on
+        ({"/images/json": []}, {}, False),
+        (None, {}, True),  # Docker's own default comes with its first start
+        (None, {"features": {"containerd-snapshotter": False}}, False),
+        (None, {"storage-driver": "overlay2"}, False),
+        (CONTAINERD, {"features": {"containerd-snapshotter": False}}, False),
+    ],
+)
+def test_containerd_moves_where_its_store_is_or_will_be(
+    tmp_path: Path, docker: Any, asked: dict[str, Any], moves: bool
+) -> None:
+    changes = {"docker_data_root": "/data/docker", "docker_daemon": asked}
+    done = docker_todo(looked(tmp_path, spark(docker=docker, daemon_json=None), **changes), wanted(**changes))
+    assert (todo.CONTAINERD in paths(done)) == moves
+    assert ("Containerd restarts" in done["notify"]) == (moves and docker is not None)
+
+
+def test_images_in_containerds_root_are_not_left_behind(tmp_path: Path) -> None:
+    """Docker's own root is where it is to be already."""
+    changes = {"docker_data_root": "/data/docker"}
+    left = todo.node_findings("n", looked(tmp_path / "a", spark(docker=FILLED), **changes), wanted(**changes))
+    (found,) = [finding for finding in left if finding.code == "docker-root-not-empty"]
+    assert "under /var/lib/containerd, which docker_data_root /data/docker" in found.message
+    tree = spark(docker=FILLED, system={todo.CONTAINERD: 'root = "/data/docker/containerd"\n'})
+    assert codes(looked(tmp_path / "b", tree, **changes), **changes) == set()
+
+
+@pytest.mark.parametrize(
     ("held", "asked", "conflict"),
     [
         ({"storage-driver": "overlay2"}, {"features": {"containerd-snapshotter": True}}, True),
         ({"features": {"containerd-snapshotter": True}}, {"storage-driver": "vfs"}, True),
         ({"features": {"containerd-snapshotter": True}, "storage-driver": "overlay2"}, {}, True),
         ({}, {"features": {"containerd-snapshotter": True}, "storage-driver": "overlay2"}, True),
+        ({"storage-driver": "overlay2"}, {"features": {"cdi": True}}, False),
         ({"storage-driver": "overlayfs"}, {"features": {"containerd-snapshotter": True}}, False),
         ({"storage-driver": "overlay2"}, {"features": {"containerd-snapshotter": False}}, False),
-        ({"storage-driver": "overlay2", "features": {"containerd-snapshotter": True}}, {"storage-driver": "zfs"}, False),
+        ({"features": {"containerd-snapshotter": True}, "storage-driver": "vfs"}, {"storage-driver": "zfs"}, False),
         ({"storage-driver": "overlay2"}, {}, False),
         ({"storage-driver": ["overlay2"], "features": ["containerd-snapshotter"]}, {}, False),
     ],
@@ -240,6 +301,9 @@ def test_a_driver_that_containerd_does_not_have_is_refused(
         ({}, {}, {"features": {"containerd-snapshotter": False}}, False),
         ({}, {}, {"features": {"cdi": True}}, False),
         ({"/images/json": []}, {}, {"features": {"containerd-snapshotter": True}}, False),
+        (FILLED, {}, {"storage-driver": "overlay2"}, True),  # which takes Docker 29 back to its classic store
+        (FILLED, {}, {"storage-driver": "overlayfs"}, False),
+        (FILLED, {}, {}, False),
     ],
 )
 def test_images_are_not_hidden_by_another_store(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,45 @@ def test_a_record_that_is_broken_is_kept_and_nothing_is_added(tmp_path: Path) ->
     failed = keep(tmp_path, {"kind": "sysctl", "name": "kernel.hostname"})
     assert "original-unkept" in failed["msg"]
     assert (tmp_path / "originals/originals.json").read_text() == "{"
+
+
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    """64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True, timeout=30)
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("size", [100_000, 60_000])  # no room for the copy; room for it, none for the record after it
+def test_a_record_that_finds_no_room_stays_as_it_was_and_the_next_run_keeps_it(small_disk: Path, size: int) -> None:
+    folder, big = small_disk / "originals", small_disk.parent / "big"
+    big.write_bytes(os.urandom(size))
+    first = {"kind": "sysctl", "name": "kernel.hostname", "ours": "x" * 1000}
+    run_module("gb10_original", items=[first], directory=str(folder))
+    before = (folder / "originals.json").read_bytes()
+    items = [{"kind": "file", "name": str(big), "ours": "y" * 4000}]
+    failed = run_module("gb10_original", items=items, directory=str(folder))
+    assert failed["msg"].startswith(f"error [original-unkept] {folder}: [Errno 28] No space left on device")
+    assert (folder / "originals.json").read_bytes() == before
+    assert not list(folder.glob("*.part"))
+    subprocess.run(["mount", "-o", "remount,size=1m", small_disk], check=True, timeout=30)
+    assert run_module("gb10_original", items=items, directory=str(folder))["changed"]
+    held = run_module("gb10_original", state="read", directory=str(folder))["items"]
+    assert set(held) == {"sysctl:kernel.hostname", f"file:{big}"}
+    assert (folder / held[f"file:{big}"]["was"]["sha256"]).read_bytes() == big.read_bytes()
+
+
+@pytest.mark.parametrize(("module", "held", "more"), [("original", b"old", b"n"), ("netplan", "old", "n")])
+def test_a_file_that_finds_no_room_stays_as_it_was(small_disk: Path, module: str, held: Any, more: Any) -> None:
+    write, file = load_module(f"gb10_{module}").write, small_disk / "file.yaml"
+    write(file, held)
+    with pytest.raises(OSError, match="No space left"):
+        write(file, more * 100_000)
+    assert file.read_text() == "old"
+    assert list(small_disk.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(
