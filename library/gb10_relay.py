@@ -7,14 +7,17 @@ DOCUMENTATION = r"""
 module: gb10_relay
 short_description: Files from one node to all others, each chunk verified, each node serving what it has
 description:
+  - C(check) refuses what can be refused before anything is read or sent (ports, read-only, disk short).
   - C(index) reads the source once, proves every file against the manifest, and returns the digest all nodes check by.
   - C(start) refuses what can be refused (settings, port, read-only, disk short) and leaves a relay running that ends
-    when told, when it failed, when nobody asked for O(idle) seconds, or after O(limit) seconds.
-  - C(status) says how far it is; C(stop) ends it, removes O(run_dir) and returns its last status.
+    when told, when it failed, when nobody looked at its status for O(lease) seconds (without a lease, when nobody asked
+    it for O(idle) seconds), or after O(limit) seconds.
+  - C(status) says how far it is, at the latest after O(wait) seconds; C(stop) ends it, removes O(run_dir) and returns
+    its last status.
   - What stood at the target stands until its successor is whole and on disk. An ended relay leaves no temporary file;
     a killed one leaves its parts in C(.gb10-part), and the next goes on from there.
 options:
-  action: {description: What to do., type: str, choices: [index, start, status, stop], required: true}
+  action: {description: What to do., type: str, choices: [check, index, start, status, stop], required: true}
   path: {description: Directory of the files; read through links at the source., type: path}
   files: {description: "Manifest (index): list of {path, size, sha256}.", type: list, elements: dict}
   state: {description: Where the source keeps index and receipts; O(path) when not given., type: path}
@@ -29,6 +32,9 @@ options:
   secret: {description: Shared by the nodes of this run; 16 characters or more., type: str}
   stall: {description: Seconds without a new chunk that fail a node., type: int, default: 60}
   idle: {description: Seconds without a request after which a relay that has all ends., type: int, default: 300}
+  lease: {description: Seconds without a look at its status after which it ends; 0 for none., type: int, default: 0}
+  size: {description: Bytes that must fit at O(path) (check)., type: int, default: 0}
+  wait: {description: Seconds to wait for its end (status)., type: int, default: 0}
   limit: {description: Seconds after which it ends in any case., type: int, default: 21600}
 author: gb10-cluster
 """
@@ -51,6 +57,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 digest: {description: Digest of the index., returned: index, type: str}
+free: {description: Bytes free at the target., returned: check, type: int}
 read: {description: Files that were read; the others are as their receipts say., returned: index, type: int}
 relay:
   description: >-
@@ -65,14 +72,17 @@ from ansible.module_utils.gb10.relay.node import act
 from ansible.module_utils.gb10.relay.problem import Problem
 
 NEEDED = {
+    "check": ["path", "address"],
     "index": ["path", "files"],
     "start": ["path", "run_dir", "address", "line", "digest", "secret"],
     "status": ["run_dir"],
     "stop": ["run_dir"],
 }
 OPTIONS = {
+    "check": ["port", "processes", "size"],
     "index": ["state", "chunk", "processes", "verify_all"],
-    "start": ["state", "port", "processes", "stall", "idle", "limit", "verify_all"],
+    "start": ["state", "port", "processes", "stall", "idle", "lease", "limit", "verify_all"],
+    "status": ["wait"],
 }
 
 
@@ -94,6 +104,9 @@ def main():
             "secret": {"type": "str", "no_log": True},
             "stall": {"type": "int", "default": 60},
             "idle": {"type": "int", "default": 300},
+            "lease": {"type": "int", "default": 0},
+            "size": {"type": "int", "default": 0},
+            "wait": {"type": "int", "default": 0},
             "limit": {"type": "int", "default": 21600},
         },
         required_if=[("action", action, needed) for action, needed in NEEDED.items()],

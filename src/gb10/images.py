@@ -123,10 +123,11 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 def to_bring(ranks: Iterable[Document], facts: Mapping[str, Document], source: Mapping[str, Image]) -> dict[str, Any]:
     """Per node that lacks its rank's image: what the images role does there.
 
-    ``{tag, id, replaced, spool, manifest, config, blobs[{path, size, sha256}], bytes, space}``; paths are those under
-    ``blobs`` of the layout and under ``spool``. ``bytes`` come over the wire; ``space`` is
-    the most they take while they are loaded: spooled, in Docker's hands, unpacked. ``replaced``: the tag that an image
-    of this name keeps; ``spool``: a directory on the disk that holds the images.
+    ``{tag, id, replaced, spool, manifest, config, blobs[{path, size, sha256}], bytes, space, copied[blob]}``; paths are
+    those under ``blobs`` of the layout and under ``spool``. ``bytes`` come over the wire; ``space`` is the most they
+    take while they are loaded: spooled, in Docker's hands, unpacked. ``replaced``: the tag that an image of this name
+    keeps; ``spool``: a directory on the disk that holds the images. ``copied``: what the controller brings: to one node
+    all that anybody lacks, to the others nothing, for they have it from there.
     """
     found: dict[str, Any] = {}
     for rank in ranks:
@@ -146,8 +147,29 @@ def to_bring(ranks: Iterable[Document], facts: Mapping[str, Document], source: M
             "blobs": [{"path": b.path, "size": b.size, "sha256": b.digest.partition(":")[2]} for b in blobs],
             "bytes": sum(b.size for b in blobs),
             "space": sum(b.size * (2 + _growth(b)) for b in blobs),
+            "copied": [],
         }
+    every = {blob["sha256"]: blob for item in found.values() for blob in item["blobs"]}
+    if every:
+        first = max(found.values(), key=lambda item: int(item["bytes"]))  # the one with the least beside its own
+        first["copied"] = list(every.values())
+        first["space"] += sum(blob["size"] for blob in every.values()) - first["bytes"]
     return found
+
+
+def spread(bringing: Document) -> dict[str, Any]:
+    """Of what ``to_bring`` says: ``{source, from, files, wants}``, the role spread's variables.
+
+    ``source`` is the node the controller brings layers to, empty where no layer is missing.
+    """
+    source = next((node for node, item in bringing.items() if item["copied"]), "")
+    wants = {node: [blob["path"] for blob in item["blobs"]] for node, item in bringing.items() if node != source}
+    return {
+        "source": source,
+        "from": bringing[source]["spool"] if source else "",
+        "files": bringing[source]["copied"] if source else [],
+        "wants": {node: paths for node, paths in wants.items() if paths},
+    }
 
 
 def repository(tag: str) -> str:

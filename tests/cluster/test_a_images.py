@@ -8,15 +8,19 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from lab_run import BIN, INVENTORY, on_node, play, recap, run
+from lab_run import BIN, INVENTORY, inventory_hosts, on_node, play, recap, run
 from layouts import layout, tar
 
+from gb10.fanout import amount
+from gb10.image_files import image_files
 from gb10.layout import Blob, Image, read_layout
 from lab import rank_image
 
@@ -209,15 +213,67 @@ def test_a_docker_that_never_answers_is_named_in_time(images: dict[str, Image]) 
     assert on_node(NODE, "test", "-e", SPOOL).returncode != 0
 
 
-def test_the_lab_has_both_images_with_one_digest_each(images: dict[str, Image]) -> None:
-    """Through the playbook; a second run changes nothing."""
-    for profile in ("tp8-1m", "tp8-300k"):
-        assert play("playbooks/images.yml", profile=profile).returncode == 0
+def test_zstd_layers_are_dockers_to_unpack(daemon: tuple[str, str], tmp_path: Path) -> None:
+    store, socket_path = daemon
+    image = layout(tmp_path, [tar({"a": b"x" * 1000}), tar({"b": b"y"})], name="packed:1", zstd=True)
+    assert image_files(str(tmp_path), image, ["/b"])
+    done = module(store, socket_path, image, [0, 1], root=tmp_path)
+    assert done.get("id") == image.ids[store == "containerd"], done
+
+
+@pytest.fixture(scope="module")
+def nodes() -> list[str]:
+    """All nodes, without an image on any."""
+    found = list(inventory_hosts())
+    for node in found:
+        on_node(node, "docker", "rm", "--force", "gb10-rank")
+        assert on_node(node, "docker", "image", "prune", "--all", "--force").returncode == 0
+    return found
+
+
+def test_what_stands_in_the_way_is_said_for_every_node_before_anything_moves(nodes: list[str]) -> None:
+    """A port held by somebody else, and a target nobody can write, here because it is full."""
+    busy, full = nodes[2], nodes[4]
+    hold = "import socket, time; s = socket.create_server(('0.0.0.0', 29702)); time.sleep(200)"
+    on_node(full, "mkdir", "-p", SPOOL)
+    try:
+        assert on_node(full, "mount", "-t", "tmpfs", "-o", "size=4m", "none", SPOOL).returncode == 0
+        assert on_node(busy, "sh", "-c", f'python3 -c "{hold}" > /dev/null 2>&1 & echo $! > /run/hold').returncode == 0
+        done = play("playbooks/images.yml", profile="tp8-1m")
+    finally:
+        on_node(busy, "sh", "-c", "kill $(cat /run/hold); rm /run/hold")
+        on_node(full, "umount", "--lazy", SPOOL)
+        on_node(full, "rm", "-rf", SPOOL)
+    assert done.returncode != 0
+    assert f"error [fanout-port] {busy}: checking: " in done.stdout
+    assert "port 29702: Address already in use, held by python3 (pid " in done.stdout
+    assert f"error [fanout-disk-full] {full}: checking: {SPOOL}: " in done.stdout
+    for node in nodes:
+        assert on_node(node, "test", "-e", SPOOL).returncode != 0, node
+        assert on_node(node, "docker", "images", "--quiet").stdout == ""
+
+
+def sent(done: subprocess.CompletedProcess[str]) -> tuple[float, str, int]:
+    """(copies, of what, to how many nodes) the source sent."""
+    (found,) = re.findall(r"sent ([\d.]+) copies of (\S+ \w+) to bring them to (\d+) nodes", done.stdout)
+    return float(found[0]), found[1], int(found[2])
+
+
+def test_the_lab_has_both_images_with_one_digest_each(nodes: list[str], images: dict[str, Image]) -> None:
+    """Through the playbook: a cold image leaves the source once, the second one's layer alone; then nothing changes."""
+    own = images[MEM].layers[2].size
+    assert own <= 0.01 * sum(layer.size for layer in images[MEM].layers)
+    for profile, size in (("tp8-1m", sum(layer.size for layer in images[LATEST].layers)), ("tp8-300k", own)):
+        done = play("playbooks/images.yml", profile=profile)
+        assert done.returncode == 0, done.stdout[-3000:]
+        copies, what, receivers = sent(done)
+        assert copies <= 1.1
+        assert (what, receivers) == (amount(size), 7)
         again = play("playbooks/images.yml", profile=profile)
         assert again.returncode == 0, again.stdout[-3000:]
         assert all(numbers["changed"] == 0 for numbers in recap(again).values())
         assert "gb10_image" not in again.stdout
-    for node in yaml.safe_load(INVENTORY.read_text())["gb10"]["children"]["lab"]["hosts"]:
+    for node in nodes:
         for name in (LATEST, MEM):
             found = on_node(node, "docker", "image", "inspect", "--format", "{{.Id}}", name).stdout.strip()
             assert found == images[name].config.digest, (node, name)

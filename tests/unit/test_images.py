@@ -14,7 +14,7 @@ from layouts import index, layout, tar
 
 from gb10 import oci_build
 from gb10.image_files import RECEIPT, LayerWrong, image_files
-from gb10.images import id_on, judge, lacking, state, to_bring, to_remove
+from gb10.images import id_on, judge, lacking, spread, state, to_bring, to_remove
 from gb10.layout import Blob, Image, read_layout, sha256
 from gb10.sources import SourceError
 
@@ -90,6 +90,18 @@ def test_a_flipped_layer_is_named(tmp_path: Path, damage: Callable[[bytes], byte
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(LayerWrong, match=image.layers[0].digest):
         image_files(str(tmp_path), image, PATHS.values())
+
+
+def test_layers_are_read_through_zstd(tmp_path: Path) -> None:
+    image = layout(tmp_path / "z", [tar(BASE), tar(STOCK)], zstd=True)
+    assert {layer.media_type[-9:] for layer in image.layers} == {".tar+zstd"}
+    plain = layout(tmp_path / "p", [tar(BASE), tar(STOCK)])
+    both = [image_files(str(tmp_path / name), i, PATHS.values()) for name, i in (("z", image), ("p", plain))]
+    assert both[0] == both[1] != {}
+    path = tmp_path / "z/blobs" / image.layers[1].path
+    path.write_bytes(path.read_bytes()[:-9] + bytes(9))
+    with pytest.raises(LayerWrong, match=f"{image.layers[1].digest} has the content"):
+        image_files(str(tmp_path / "z"), image, PATHS.values())
 
 
 def test_a_layer_that_is_no_tar_is_named(tmp_path: Path) -> None:
@@ -282,6 +294,33 @@ def test_what_to_bring_is_told_by_node(source: dict[str, Image]) -> None:
     assert [todo[n]["spool"] for n in "bc"] == ["/var/lib/docker/gb10-spool", "/var/lib/containerd/gb10-spool"]
     assert todo["b"]["bytes"] == mem.layers[2].size
     assert todo["b"]["space"] == 3 * mem.layers[2].size
+    # The controller brings it to one node, which gives it to the other that lacks it.
+    assert [todo[n]["copied"] for n in "bcd"] == [[small], [], []]
+    spool = "/var/lib/docker/gb10-spool"
+    assert spread(todo) == {"source": "b", "from": spool, "files": [small], "wants": {"c": [small["path"]]}}
+
+
+def test_who_lacks_most_gives_to_all_and_has_room_for_what_only_others_lack(source: dict[str, Image]) -> None:
+    latest, mem = source["v:latest"], source["v:mem"]
+    ranks = [{"node": n, "image": "v:mem", "image_digest": mem.config.digest} for n in "ab"]
+    ranks.append({"node": "c", "image": "v:latest", "image_digest": latest.config.digest})
+    facts = {"a": node("classic", on("classic", latest, "v:latest")), "b": node("classic"), "c": node("classic")}
+    alone = to_bring(ranks[1:2], facts, source)["b"]["space"]
+    todo = to_bring(ranks, facts, source)
+    assert [bool(todo[n]["copied"]) for n in "abc"] == [False, True, False]
+    assert {blob["path"] for blob in todo["b"]["copied"]} == {b.path for b in [*mem.layers, *latest.layers]}
+    extra = {b.path: b.size for b in latest.layers if b not in mem.layers}
+    assert todo["b"]["space"] == alone + sum(extra.values())
+    wants = spread(todo)["wants"]
+    assert {n: len(paths) for n, paths in wants.items()} == {"a": 1, "c": len(latest.layers)}
+
+
+def test_nothing_to_bring_is_nothing_to_spread(source: dict[str, Image]) -> None:
+    assert spread({}) == {"source": "", "from": "", "files": [], "wants": {}}
+    mem = source["v:mem"]
+    ranks = [{"node": "a", "image": "v:mem", "image_digest": mem.config.digest}]
+    named = to_bring(ranks, {"a": node("classic", on("classic", mem, "other:1"))}, source)
+    assert spread(named) == {"source": "", "from": "", "files": [], "wants": {}}
 
 
 def test_compressed_layers_are_given_room_to_grow(tmp_path: Path) -> None:

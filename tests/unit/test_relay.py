@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -22,7 +23,8 @@ from modules import run_module
 
 from gb10.relay import wire
 from gb10.relay.index import INDEX, Index, checked, make_index
-from gb10.relay.node import birth
+from gb10.relay.node import birth, watch
+from gb10.relay.ports import holder
 from gb10.relay.problem import Problem
 from gb10.relay.receipt import RECEIPT
 from gb10.relay.serve import Server
@@ -393,13 +395,52 @@ def test_a_frozen_relay_is_ended_too(cluster: Callable[[int], Cluster]) -> None:
     until(lambda: all(birth(pid) == -1 for pid in pids))
 
 
+def test_a_relay_that_stands_still_is_lost(cluster: Callable[[int], Cluster]) -> None:
+    nodes = cluster(2)
+    nodes.start(0, 1)
+    pids = nodes.pids(1)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    long_ago = time.time() - 100
+    os.utime(nodes.run_dir(1) / "status.json", (long_ago, long_ago))
+    status = nodes.status(1)
+    assert (status["phase"], status["code"], status["alive"]) == ("lost", "fanout-lost", True)
+    assert status["error"].startswith("the relay stands still for 10")
+    nodes.stop(1)
+    assert all(birth(pid) == -1 for pid in pids)
+
+
 def test_a_relay_nobody_asks_ends_by_itself(cluster: Callable[[int], Cluster]) -> None:
     nodes = cluster(2)
-    nodes.start(0, 1, idle=1)
+    nodes.start(0, 1, idle=4)
     pids = nodes.pids(0) + nodes.pids(1)
     until(lambda: all(birth(pid) == -1 for pid in pids))
     assert nodes.status(1)["phase"] == "done"
     assert visible(nodes.folder(1)) == FILES
+
+
+def test_a_relay_nobody_looks_at_ends_by_itself_and_leaves_nothing(cluster: Callable[[int], Cluster]) -> None:
+    """Whatever it is at: the first node serves, the second waits for chunks that never come."""
+    nodes = cluster(3)
+    nodes.serve(0, 0)
+    nodes.start(1, processes=1, lease=2)
+    nodes.start(2, processes=1, lease=3600)
+    pids = nodes.pids(1)
+    until(lambda: all(birth(pid) == -1 for pid in pids))
+    assert not nodes.run_dir(1).exists()
+    assert visible(nodes.folder(1)) == {"empty": b""}
+    assert nodes.status(2)["alive"]
+
+
+def test_a_look_at_the_status_renews_the_lease_and_ends_with_the_transfer(cluster: Callable[[int], Cluster]) -> None:
+    nodes = cluster(2)
+    nodes.serve(0)
+    nodes.start(1, processes=1, lease=5, idle=1)
+    end = time.monotonic() + 8
+    while time.monotonic() < end:  # more than lease and idle
+        status = watch(nodes.run_dir(1), 60)
+        time.sleep(0.1)
+    assert (status["phase"], status["alive"]) == ("done", True)
 
 
 def test_a_relay_ends_at_its_limit(cluster: Callable[[int], Cluster]) -> None:
@@ -612,6 +653,45 @@ def test_a_port_of_somebody_else_is_named(cluster: Callable[[int], Cluster]) -> 
         told = nodes.start(0)
     assert told["code"] == "fanout-port"
     assert f"{nodes.line[0]} port {PORT + 1}" in told["error"]
+    assert f"held by {Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()})" in told["error"]
+
+
+def test_a_port_of_another_run_is_told_from_a_strangers(cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
+    nodes = cluster(2)
+    nodes.start(0)
+    told = nodes.program(action="check", address=nodes.line[0], port=PORT, path=str(tmp_path))
+    assert told["code"] == "fanout-port"
+    assert re.search(r"held by gb10-relay \(pid \d+\). It is another run's", told["error"])
+    assert nodes.program(action="check", address=nodes.line[1], port=PORT, path=str(tmp_path))["free"] > 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+def test_whoever_listens_there_is_found(address: str) -> None:
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as sock:
+        port, own = sock.getsockname()[1], f"(pid {os.getpid()})"
+        assert holder("127.0.0.1", port).endswith(own)
+        assert holder("127.0.0.2", port).endswith(own) is (address != "127.0.0.1")
+    assert holder("127.0.0.1", port) == ""
+
+
+@pytest.mark.parametrize(
+    ("place", "size", "code"),
+    [
+        ("new/deep", 0, ""),
+        ("file", 0, "fanout-blocked"),
+        ("file/under", 0, "fanout-blocked"),
+        ("new", 1 << 60, "fanout-disk-full"),
+        ("/proc/x", 0, "fanout-blocked"),
+    ],
+)
+def test_a_target_is_checked_without_a_change(
+    cluster: Callable[[int], Cluster], tmp_path: Path, place: str, size: int, code: str
+) -> None:
+    nodes, root = cluster(1), tmp_path / "there"
+    write(root, {"file": b"x"})
+    told = nodes.program(action="check", address=nodes.line[0], port=PORT, path=str(root / place), size=size)
+    assert told.get("code", "") == code
+    assert visible(root) == {"file": b"x"}
 
 
 def test_a_second_relay_in_the_same_run_is_refused(cluster: Callable[[int], Cluster]) -> None:

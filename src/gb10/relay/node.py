@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,18 +21,21 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..fanout import Pace, assign
-from . import wire
+from . import ports, wire
 from .index import CHUNK, INDEX, LARGEST, Index, make_index
 from .problem import Problem, blocked
 from .receipt import Receipts, read_receipts, write_atomically, write_receipts
 from .store import prepare, remove_parts
 from .worker import Job, Worker
 
-STATUS, STOP = "status.json", "stop"
+STATUS, STOP, SEEN = "status.json", "stop", "seen"
 TICK = 0.25  # s between two looks at the stop file
 WRITE = 1.0  # s between two status files
 INDEX_WAIT = 20.0  # s in which somebody must give us the index
+STILL = 60.0  # s without a status file after which a relay hangs: it writes one every WRITE seconds
 END = 5.0  # s a relay gets to end before it is killed
+PORT = 29700
+NAME = "gb10-relay"  # of its processes
 
 
 @dataclass
@@ -38,7 +43,8 @@ class Settings:
     """Arguments of a node's relay; ``line`` lists the fabric addresses, the source first, ``address`` our own.
 
     ``stall``: seconds without a new chunk that fail the node; ``idle``: seconds without a request after which a relay
-    with nothing to do ends; ``limit``: seconds after which it ends in any case.
+    with nothing to do ends; ``lease``: seconds without a look at its status after which it ends, and then ``idle`` does
+    not count, 0 for no such end; ``limit``: seconds after which it ends in any case.
     """
 
     path: Path
@@ -52,6 +58,7 @@ class Settings:
     processes: int = 4
     stall: float = 60.0
     idle: float = 300.0
+    lease: float = 0.0
     limit: float = 6 * 3600.0
     verify_all: bool = False
 
@@ -87,10 +94,9 @@ class Settings:
             raise Problem(
                 "fanout-settings", f"the secret has {len(self.secret)} bytes: at least {wire.SECRET} are needed."
             )
-        if min(self.stall, self.idle, self.limit) <= 0:
-            raise Problem(
-                "fanout-settings", f"stall={self.stall}, idle={self.idle}, limit={self.limit}: seconds above 0."
-            )
+        if min(self.stall, self.idle, self.limit) <= 0 or self.lease < 0:
+            said = f"stall={self.stall}, idle={self.idle}, limit={self.limit}, lease={self.lease}"
+            raise Problem("fanout-settings", f"{said}: seconds above 0 (lease may be 0).")
 
 
 # --- start -----------------------------------------------------------------------------------------------------------
@@ -113,8 +119,7 @@ def start(settings: Settings, background: bool = True) -> dict[str, Any]:
     sockets: list[socket.socket] = []
     try:
         index = own_index(settings) if not settings.me else None
-        for number in range(settings.processes):
-            sockets.append(listen(settings.address, settings.port + number))
+        sockets += listen_all(settings.address, settings.port, settings.processes)
         if index is None:
             index = fetch_index(settings)
             prepare(settings.path, index)
@@ -149,14 +154,42 @@ def start(settings: Settings, background: bool = True) -> dict[str, Any]:
         os._exit(0)
 
 
-def listen(address: str, port: int) -> socket.socket:
-    """Raises Problem naming address and port."""
+def listen_all(address: str, port: int, count: int) -> list[socket.socket]:
+    """``count`` ports from ``port`` on. Raises Problem naming address, port and who holds it."""
+    sockets: list[socket.socket] = []
+    for number in range(port, port + count):
+        try:
+            sockets.append(wire.listen(address, number))
+        except OSError as problem:
+            for sock in sockets:
+                sock.close()
+            who = ports.holder(address, number)
+            said = f"{address} port {number}: {problem.strerror}" + (f", held by {who}" if who else "")
+            remedy = "Free it, or choose another port or address."
+            if who.startswith(NAME):
+                remedy = "It is another run's; when nobody looks at it any more it ends by itself within minutes."
+            raise Problem("fanout-port", f"{said}. {remedy}") from None
+    return sockets
+
+
+def check(address: str, port: int, processes: int, path: Path, size: int) -> dict[str, Any]:
+    """Ports are free, ``path`` can be written and has room for ``size`` bytes more. Changes nothing. Raises Problem."""
+    for sock in listen_all(address, port, processes):
+        sock.close()
+    there = path.absolute()
+    while not os.path.lexists(there):
+        there = there.parent
+    free = 0
     try:
-        return wire.listen(address, port)
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        with tempfile.TemporaryFile(dir=there):
+            free = shutil.disk_usage(there).free
     except OSError as problem:
-        raise Problem(
-            "fanout-port", f"{address} port {port}: {problem.strerror}. Free it, or choose another port or address."
-        ) from None
+        raise blocked(problem, path, "writing to") from None
+    if size > free:
+        raise Problem("fanout-disk-full", f"{path}: {size} bytes are missing, {free} free. Free some, and run again.")
+    return {"free": free}
 
 
 def own_index(settings: Settings) -> Index:
@@ -206,6 +239,8 @@ def detach(run_dir: Path, keep: list[int]) -> None:
     if os.fork():
         os._exit(0)
     os.chdir("/")
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(NAME)
     null = os.open(os.devnull, os.O_RDWR)
     log = os.open(run_dir / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for target, handle in ((0, null), (1, log), (2, log)):
@@ -229,6 +264,7 @@ class Node:
         self.receipts: Receipts = read_receipts(settings.path) if settings.me else {}
         self.pace, self.began, self.written = Pace(), time.monotonic(), 0.0
         self.phase = ""
+        self.seen, self.looked = self.began, 0  # when somebody last looked at the status, and that file's time
         self.fresh = False  # receipts that are not written yet
         self.problem: Problem | None = None
 
@@ -254,7 +290,20 @@ class Node:
             ways.close()
             if self.settings.me:
                 remove_parts(self.settings.path)
-        return self.write(ending)
+        status = self.write(ending)
+        if self._abandoned():  # nobody comes to stop us
+            shutil.rmtree(self.settings.run_dir, ignore_errors=True)
+        return status
+
+    def _abandoned(self) -> bool:
+        """Whether nobody looked at the status for as long as the lease."""
+        try:
+            looked = (self.settings.run_dir / SEEN).stat().st_mtime_ns
+        except OSError:
+            looked = self.looked
+        if looked != self.looked:
+            self.looked, self.seen = looked, time.monotonic()
+        return 0 < self.settings.lease < time.monotonic() - self.seen
 
     def _spawn(self, number: int, share: list[int]) -> int:
         reading, writing = os.pipe()
@@ -307,7 +356,10 @@ class Node:
         if time.monotonic() - self.began > self.settings.limit:
             self.problem = Problem("fanout-limit", f"not ended after {self.settings.limit:.0f} s.")
             return "failed"
-        if self._phase() == "done" and min(said["asked"] for said in self.said.values()) > self.settings.idle:
+        if self._abandoned():
+            return "stopped"
+        unasked = self._phase() == "done" and min(said["asked"] for said in self.said.values())
+        if unasked and unasked > self.settings.idle and not self.settings.lease:
             return "done" if self.settings.me else "stopped"
         return ""
 
@@ -392,15 +444,30 @@ def alive(status: Mapping[str, Any]) -> bool:
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:
-    """The last status, with ``alive``; phase "lost" when the relay died without a word. Raises Problem."""
+    """The last status, with ``alive``; phase "lost" when the relay died without a word, or hangs. Raises Problem."""
     try:
         status: dict[str, Any] = json.loads((run_dir / STATUS).read_text())
+        age = time.time() - (run_dir / STATUS).stat().st_mtime
     except FileNotFoundError:
         raise Problem("fanout-lost", f"no relay was started in {run_dir}.") from None
     status["alive"] = alive(status)
+    if status["alive"] and age > STILL:
+        return status | {"phase": "lost", "code": "fanout-lost", "error": f"the relay stands still for {age:.0f} s."}
     if not status["alive"] and status["phase"] not in ("done", "failed", "stopped"):
         status |= {"phase": "lost", "code": "fanout-lost", "error": "the relay died without a word. Run again."}
     return status
+
+
+def watch(run_dir: Path, seconds: float) -> dict[str, Any]:
+    """The status when the relay is done or ended, at the latest after ``seconds``; renews the lease. Raises Problem."""
+    end = time.monotonic() + seconds
+    while True:
+        with suppress(OSError):
+            (run_dir / SEEN).touch()
+        status = read_status(run_dir)
+        if status["phase"] in ("done", "failed", "stopped", "lost") or time.monotonic() >= end:
+            return status
+        time.sleep(TICK)
 
 
 def stop(run_dir: Path) -> dict[str, Any]:
@@ -436,7 +503,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
 
 
 def act(given: Mapping[str, Any], background: bool = True) -> dict[str, Any]:
-    """``action``: index, start, status or stop, with its arguments. Raises Problem."""
+    """``action``: check, index, start, status or stop, with its arguments. Raises Problem."""
     rest = {key: value for key, value in given.items() if key != "action" and value is not None}
     if given["action"] == "index":
         path = Path(rest["path"])
@@ -451,7 +518,12 @@ def act(given: Mapping[str, Any], background: bool = True) -> dict[str, Any]:
         return {"digest": digest, "read": read}
     if given["action"] == "start":
         return start(settings_of(rest), background)
-    return (read_status if given["action"] == "status" else stop)(Path(rest["run_dir"]))
+    if given["action"] == "check":
+        where = int(rest.get("port", PORT)), int(rest.get("processes", 4)), Path(rest["path"])
+        return check(str(rest["address"]), *where, int(rest.get("size", 0)))
+    if given["action"] == "status":
+        return watch(Path(rest["run_dir"]), float(rest.get("wait", 0)))
+    return stop(Path(rest["run_dir"]))
 
 
 def main(tell: Callable[[str], object] = print) -> int:
