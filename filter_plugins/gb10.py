@@ -6,7 +6,21 @@ from functools import wraps
 
 from ansible.errors import AnsibleFilterError
 
-from gb10 import answer, checkout, deploy, fabric_todo, managed, memory_filters, prepared, probe, report, todo, undo
+from gb10 import (
+    checkout,
+    checks,
+    deploy,
+    deployments,
+    fabric_todo,
+    images,
+    lock,
+    managed,
+    memory_filters,
+    prepared,
+    probe,
+    todo,
+    undo,
+)
 from gb10.data import load
 
 
@@ -17,13 +31,21 @@ class FilterModule:
         return {
             "gb10_containers": deploy.containers,
             "gb10_data": load,
+            "gb10_image_spread": images.spread,
             "gb10_node_record": deploy.node_record,
             "gb10_look": look,
             "gb10_probe_result": probe.probe_result,
             "gb10_serving": todo.serving,
             "gb10_storage_todo": storage_todo,
             "gb10_undo_todo": undo.undo_todo,
-            "gb10_endpoint_fault": answer.endpoint_fault,
+            "gb10_endpoint_of": deployments.endpoint,
+            "gb10_image_of": deployments.image_of,
+            "gb10_on_record": deployments.on_record,
+            "gb10_wanted": deployments.wanted,
+            "gb10_lock_node": lock.node,
+            "gb10_checks": refusing(checks.wanted),
+            "gb10_check_bodies": checks.bodies,
+            "gb10_check_fault": checks.fault,
             "gb10_restart_reasons": lambda plan, hosts, names, key: deploy.restart_reasons(
                 plan, states(hosts, names, key)
             ),
@@ -33,7 +55,6 @@ class FilterModule:
             "gb10_gmu_floor": refusing(memory_filters.floor),
             "gb10_gmu_ceiling": refusing(memory_filters.ceiling),
             "gb10_nccl_memory": refusing(memory_filters.nccl_memory),
-            "gb10_status_table": lambda hosts, names, key: report.status_table(states(hosts, names, key), names),
         }
 
 

@@ -1,18 +1,22 @@
 #!/usr/bin/python
-"""Asks the endpoint what it serves, and one question."""
+"""Asks the endpoint what it serves, one question, and whatever else is to be asked."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gb10_endpoint
-short_description: Asks an OpenAI-compatible endpoint for its models and for one chat completion
-description: Every wait is bounded. Judging the answer is the caller's. Changes nothing, works in check mode.
+short_description: Asks an OpenAI-compatible endpoint for its models and for chat completions
+description: Every wait is bounded. Judging the answers is the caller's. Changes nothing, works in check mode.
 options:
   url: {description: "Base address, for example http://192.168.1.153:8000.", type: str, required: true}
   model: {description: Served model name to ask., type: str, required: true}
   question: {description: What to ask., type: str, required: true}
   max_tokens: {description: Longest answer in tokens., type: int, default: 50}
-  timeout: {description: Seconds for each of the two requests., type: float, default: 60}
+  chats:
+    description: "Further completions: a name to the request's body, model and temperature apart."
+    type: dict
+    default: {}
+  timeout: {description: Seconds for each of the requests., type: float, default: 60}
 author: gb10-cluster
 """
 EXAMPLES = r"""
@@ -32,6 +36,7 @@ completion:
   description: The same of POST /v1/chat/completions; not asked (status 0) when the models were not listed.
   returned: always
   type: dict
+chats: {description: The same of every one of O(chats)., returned: always, type: dict}
 """
 
 import http.client
@@ -40,6 +45,8 @@ import urllib.error
 import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
+
+NOT_ASKED = {"status": 0, "body": "not asked"}
 
 
 def ask(url, timeout, payload=None):
@@ -59,14 +66,19 @@ def ask(url, timeout, payload=None):
         return {"status": status, "body": raw.decode(errors="replace")[:2000]}
 
 
-def both(url, model, question, max_tokens, timeout):
-    """Answers to both requests; the question is asked only where the models were listed."""
+def everything(url, model, question, max_tokens, chats, timeout):
+    """Answers to all requests; nothing is asked of an endpoint that does not list its models."""
     models = ask(url + "/v1/models", timeout)
     if models["status"] != 200:
-        return {"models": models, "completion": {"status": 0, "body": "not asked"}}
-    messages = [{"role": "user", "content": question}]
-    payload = {"model": model, "messages": messages, "max_tokens": max_tokens, "temperature": 0}
-    return {"models": models, "completion": ask(url + "/v1/chat/completions", timeout, payload)}
+        return {"models": models, "completion": NOT_ASKED, "chats": dict.fromkeys(chats, NOT_ASKED)}
+
+    def chat(body):
+        return ask(url + "/v1/chat/completions", timeout, {**body, "model": model, "temperature": 0})
+
+    first = chat({"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens})
+    # An engine that does not answer one question is not asked the next: it would only wait again.
+    rest = {name: chat(body) if first["status"] else NOT_ASKED for name, body in chats.items()}
+    return {"models": models, "completion": first, "chats": rest}
 
 
 def main():
@@ -76,11 +88,12 @@ def main():
             "model": {"type": "str", "required": True},
             "question": {"type": "str", "required": True},
             "max_tokens": {"type": "int", "default": 50},
+            "chats": {"type": "dict", "default": {}},
             "timeout": {"type": "float", "default": 60},
         },
         supports_check_mode=True,
     )
-    module.exit_json(changed=False, **both(**module.params))
+    module.exit_json(changed=False, **everything(**module.params))
 
 
 if __name__ == "__main__":

@@ -44,25 +44,33 @@ def serve(*command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def watch() -> str:
+def watch(limit: int = LIMIT) -> str:
     arguments = {"url": "http://10.77.1.153:8000", "model": "deepseek-v4.1-flash", "head": True, "booting": True}
-    arguments |= {"run": "test", "timeout": LIMIT, "slice": 3, "answer_timeout": 5}
+    arguments |= {"run": "test", "timeout": limit, "slice": 3, "answer_timeout": 5}
     done = run(
         [BIN / "ansible", "spark-153", "-i", INVENTORY, "-b", "-m", "gb10_watch", "-a", json.dumps(arguments)], 180
     )
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [("(silence)", "timed out"), ("la la la la la la", "one repeated token"), ("1 2 3 4 5", "does not count")],
-)
-def test_a_living_engine_that_answers_wrong_is_not_ready(answer: str, words: str) -> None:
-    serve("/srv/lab/engine/bin/python", "-c", ENGINE, answer)
+def test_a_living_engine_that_does_not_answer_is_not_ready() -> None:
+    serve("/srv/lab/engine/bin/python", "-c", ENGINE, "(silence)")
     said = watch()
     assert "FAILED" in said
-    assert f"not ready after {LIMIT} s (phase serving)" in said
+    assert f"not ready after {LIMIT} s (phase ready)" in said
+    assert "timed out" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"), [("la la la la la la", "one repeated token"), ("1 2 3 4 5", "does not count")]
+)
+def test_an_engine_that_answers_garbage_is_given_up_long_before_the_limit(answer: str, words: str) -> None:
+    serve("/srv/lab/engine/bin/python", "-c", ENGINE, answer)
+    said = watch(limit=150)
+    assert "FAILED" in said
+    assert "3 answers in a row were wrong: " in said
     assert words in said
+    assert "not ready after" not in said
 
 
 def test_the_same_engine_with_the_right_answer_is() -> None:
@@ -75,3 +83,10 @@ def test_a_rank_that_dies_ends_the_watch_at_once_with_its_cause() -> None:
     said = watch()
     assert "the rank exited with code 3: torch.OutOfMemoryError: CUDA out of memory." in said
     assert "not ready after" not in said
+
+
+def test_a_known_fault_ends_the_watch_of_a_rank_that_lives_on() -> None:
+    serve("sh", "-c", "sleep 4; echo 'NCCL WARN Call to ibv_modify_qp failed with 110'; sleep 300")
+    said = watch(limit=150)
+    assert "spark-153: [gid-index] The GID index is wrong. Leave nccl_ib_gid_index empty" in said
+    assert "Its log says: NCCL WARN Call to ibv_modify_qp failed with 110" in said

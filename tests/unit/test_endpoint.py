@@ -58,7 +58,7 @@ MODULE = load_module("gb10_endpoint")
 
 
 def ask(url: str) -> dict[str, Any]:
-    return MODULE.both(url, "deepseek-v4.1-flash", "Count from 1 to 10.", 50, 2)
+    return MODULE.everything(url, "deepseek-v4.1-flash", "Count from 1 to 10.", 50, {}, 2)
 
 
 def test_a_right_answer_is_brought_back() -> None:

@@ -1,0 +1,89 @@
+"""What should run, as the nodes keep it; and what to go back to, as the ledger has it.
+
+Every node holds one record (``/var/lib/gb10/wanted.json``): ``{schema, want, run, time, operator, controller,
+deployment}``. ``want`` is ``serving`` or ``stopped``; ``deployment`` is the whole document of ``deploy.resolve`` that
+the containers are made from. It is written before the first rank is touched, so that whatever happens then, what was
+meant is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gb10.plan import UNPINNED, plan_hash
+from gb10.runs import Run, deployments
+
+Document = Mapping[str, Any]
+
+SCHEMA = 1
+SERVING, STOPPED = "serving", "stopped"
+
+
+def record(want: str, claim: Document, deployment: Document | None = None) -> str:
+    """A node's record as it is kept. ``claim``: of the run's lock (lock.py)."""
+    made = {"schema": SCHEMA, "want": want, **{key: claim[key] for key in ("run", "time", "operator", "controller")}}
+    return json.dumps({**made, "deployment": deployment and dict(deployment)}, sort_keys=True) + "\n"
+
+
+def wanted(deployment: Document | None, claim: Document) -> str:
+    """The record of that a deployment should serve, or that nothing should run."""
+    return record(STOPPED if deployment is None else SERVING, claim, deployment)
+
+
+def read(kept: str) -> dict[str, Any] | None:
+    """A record; None where there is none, or none that can be read: a deployment must give its own hash."""
+    try:
+        found = json.loads(kept)
+        whole = found["schema"] == SCHEMA and found["want"] in (SERVING, STOPPED) and isinstance(found["run"], str)
+        if not whole or (found["want"] == SERVING and not is_whole(found["deployment"])):
+            return None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return dict(found)
+
+
+def is_whole(deployment: Any) -> bool:
+    """Whether a deployment is what it was when it was kept."""
+    try:
+        ranks = deployment["ranks"]
+        names = bool(ranks) and all(rank["node"] and rank["argv"] for rank in ranks) and bool(deployment["head"])
+        return names and plan_hash(ranks) == deployment["plan_hash"]
+    except (KeyError, TypeError):
+        return False
+
+
+def newest(kept: Mapping[str, str | None]) -> dict[str, Any] | None:
+    """Of what the nodes keep, the record of the last run (run ids sort by time); None where no node has one."""
+    found = [held for held in (read(one or "") for one in kept.values()) if held is not None]
+    return max(found, key=lambda held: held["run"], default=None)
+
+
+def on_record(deployment: Document, kept: str) -> bool:
+    """Whether a node has it on record that this deployment should serve."""
+    held = read(kept)
+    serving = held is not None and held["want"] == SERVING
+    return bool(serving and held and held["deployment"]["plan_hash"] == deployment["plan_hash"])
+
+
+def image_of(deployment: Document, node: str) -> str:
+    """What a node's store calls the image of its rank; empty for a node without one."""
+    for rank in deployment["ranks"]:
+        if rank["node"] == node:
+            return str(rank["image"] if rank["image_digest"] == UNPINNED else rank["image_digest"])
+    return ""
+
+
+def previous(held: Iterable[Run], now: str) -> Run | None:
+    """The newest run of the ledger that deployed well with another plan than ``now`` (a plan hash)."""
+    found = [run for run in deployments(held) if run.begin.get("plan_hash") != now]
+    return found[-1] if found else None
+
+
+def endpoint(deployment: Document) -> dict[str, str]:
+    """Where a deployment answers and under which name: ``{url, model}``, as its head's command line says."""
+    head = next(rank for rank in deployment["ranks"] if rank["rank"] == 0)
+    argv = head["argv"]
+    port, model = (argv[argv.index(option) + 1] for option in ("--port", "--served-model-name"))
+    return {"url": f"http://{head['address']}:{port}", "model": str(model)}
