@@ -6,12 +6,13 @@ PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 LAB := -i .lab/inventory/hosts.yml
+VM := -i .lab/vm/inventory/hosts.yml
 # With fewer nodes the tensor parallel degree follows, as visible overrides; each rank then holds more of the lab model's
 # KV cache (eight times 301989888 bytes of group_vars/lab.yml, over the nodes).
 FEWER := $(if $(filter-out 8,$(NODES)),-e tensor_parallel=$(NODES) -e '{"serve_nodes": {}}' \
 	-e kv_cache_memory_bytes=$(shell expr 2415919104 / $(NODES)))
 
-.PHONY: help setup demo demo-down demo-clean test vm unit lint plan bench-plan bench-converge bench-fanout check-nodes goldens docs
+.PHONY: help setup demo demo-down demo-clean test vm vm-pair unit lint plan bench-plan bench-converge bench-fanout bench-client bench-history check-nodes soak goldens docs
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -46,6 +47,15 @@ bench-converge: setup ## INVENTORY=: what a prepare with nothing to change costs
 bench-fanout: setup ## a source and seven receivers behind shaped links: ratios of one run; needs root and rsync
 	python -m bench.fanout
 
+bench-client: setup ## our benchmark's figures of the lab's endpoint against aiperf's, medians of one run; installs aiperf
+	python -m bench.client
+
+bench-history: setup ## what recording costs of a run, and how long verify takes over 10,000 runs
+	python bench/history.py
+
+soak: setup ## ROUNDS=: random kills on a lab that serves, one recover each (make demo first)
+	python -m lab.soak --rounds $(or $(ROUNDS),20)
+
 check-nodes: setup ## INVENTORY=: the state of the nodes against what is declared for them, lab or real
 	pytest tests/nodes --hosts=ansible://gb10 --ansible-inventory=$(INVENTORY)
 
@@ -58,6 +68,12 @@ test: setup ## everything: gates, unit tests, role scenarios and the cluster on 
 
 vm: setup ## preparation and back on a virtual machine: real kernel, disks, limits, RDMA devices, boots
 	molecule test -s vm
+
+vm-pair: setup ## two virtual machines, prepared, and ib_write_bw between them: matrix and picture in .lab/vm-pair.*
+	python -m lab vm up --nodes 2
+	ansible-playbook $(VM) playbooks/prepare.yml -e profile=tp8-300k -e storage_format_allowed=true
+	ansible-playbook $(VM) playbooks/fabric_test.yml -e fabric_test_file=.lab/vm-pair.json -e fabric_test_picture=.lab/vm-pair.png
+	python -m lab vm down
 
 unit: setup ## the tests that need no lab, in seconds
 	pytest tests/unit

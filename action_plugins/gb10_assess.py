@@ -7,13 +7,13 @@ from pathlib import Path
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from gb10 import assess, checkout, deploy, fabric_todo, files, images, prepared, rank_env, todo
+from gb10 import anchors, assess, checkout, deploy, fabric_todo, files, images, prepared, rank_container, rank_env, todo
 from gb10.findings import error, errors, line
 from gb10.layout import read_layout
-from gb10.ledger import new_run_id
+from gb10.ledger import Ledger, LedgerError, new_run_id
 from gb10.nodes import address_of
-from gb10.settings import flag, plain
-from gb10.sources import SourceError, manifest
+from gb10.settings import flag, plain, shown
+from gb10.sources import SourceError, engram_shards, manifest
 
 
 class ActionModule(ActionBase):
@@ -62,10 +62,12 @@ class ActionModule(ActionBase):
         if not findings:
             settings = {key: plain(self._templar.template(task_vars.get(key))) for key in assess.SETTINGS}
             settings["weights_manifest"] = shards
+            settings["engram_shards"] = engram_shards(self._source(task_vars, "weights_source"))
             settings["fabric_pending"] = [n for n, f in fabrics.items() if f["netplan"] and f["netplan"]["apply"]]
             settings["images"], settings["image_space"] = bundle, {n: i["space"] for n, i in coming.items()}
             findings = assess.assess(plan, {n: f for n, f in facts.items() if n in planned}, settings)
             Display().display(assess.facts_table(facts))
+        findings += self._anchored(task_vars, facts)
         todos = {}
         for name in facts:
             wanted, bad = prepared.read_prepared(checkout.node_variables(hostvars[name], prepared.NAMES), name)
@@ -75,6 +77,10 @@ class ActionModule(ActionBase):
             if wanted and flag(self._templar.template(task_vars["preflight_prepares"])):
                 findings += todo.node_findings(name, facts[name], wanted)
                 findings += fabric_todo.fabric_findings(name, facts[name], own[name])
+        launcher = str(checkout.node_variables(hostvars[names[0]], ["serve_launcher"])["serve_launcher"])
+        if launcher not in (rank_container.DOCKER, rank_container.SPARKRUN):
+            message = f"serve_launcher is {shown(launcher)}, which starts no ranks."
+            findings.append(error("setting-invalid", message, "Set it to docker or sparkrun."))
         for finding in findings:
             if finding.level == "warning":
                 Display().display(line(finding))
@@ -82,6 +88,7 @@ class ActionModule(ActionBase):
             return result | {"failed": True, "msg": "\n".join(map(line, errors(findings)))}
         detected = deploy.detected(plan["ranks"], facts, hostvars)
         resolved = deploy.resolve(plan, detected, images.ids_on(plan["ranks"], facts, bundle))
+        resolved["launcher"] = launcher
         ranks = {rank["node"]: rank for rank in resolved["ranks"]}
         for name in todos:
             env_file = checkout.node_variables(hostvars[name], ["nccl_env_file"])["nccl_env_file"]
@@ -94,6 +101,16 @@ class ActionModule(ActionBase):
             "todo": todos,
             "run": new_run_id(),
         }
+
+    def _anchored(self, task_vars, facts):
+        """What the nodes' anchors say of the ledger here. Its own faults are said when it is opened."""
+        given = self._source(task_vars, "change_history_dir")
+        try:
+            chain = Ledger(anchors.folder(checkout.root(), given, self._source(task_vars, "cluster_name"))).read()
+        except LedgerError:
+            return []
+        kept = {name: document.get("anchor") or {} for name, document in facts.items()}
+        return [] if chain.faults else anchors.anchor_findings(kept, chain)
 
     def _source(self, task_vars, name):
         return str(self._templar.template(task_vars.get(name, "")) or "")

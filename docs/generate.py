@@ -12,7 +12,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 # The order in which site.yml runs them.
 ORDER = (
-    "preflight storage docker host_limits fabric nccl images weights serve verify change_history unprepare".split()  # noqa: SIM905
+    *"preflight storage docker host_limits fabric nccl images weights serve sparkrun verify".split(),  # noqa: SIM905
+    *"change_history unprepare".split(),  # noqa: SIM905
 )
 
 

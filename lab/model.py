@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 from pathlib import Path
 
+from gb10 import weights_manifest
 from lab.cache import atomic_dir, cache_dir, digest
 from lab.run import run, say
 
 TRAINER = Path(__file__).with_name("train_model.py")
 TRAIN_SECONDS = 600
-MANIFEST = "manifest.json"
 
 
 def ensure(engine: Path) -> Path:
@@ -36,16 +34,5 @@ def ensure(engine: Path) -> Path:
 
 
 def write_manifest(directory: Path) -> None:
-    """List every file of ``directory`` with its size in bytes and SHA-256, sorted by path; not the list itself."""
-    files = [
-        {"path": path.relative_to(directory).as_posix(), "size": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
-    ]
-    document = {"schema": 1, "files": sorted(files, key=lambda entry: str(entry["path"]))}
-    (directory / MANIFEST).write_text(json.dumps(document, indent=2) + "\n")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """As ``gb10 weights manifest`` makes it."""
+    weights_manifest.write(directory / weights_manifest.MANIFEST, weights_manifest.of_directory(directory))

@@ -8,8 +8,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 from gb10 import oci_build
-from gb10.layout import Image
+from gb10.layout import Image, sha256
 
 
 def tar(files: dict[str, bytes], **links: str) -> bytes:
@@ -27,15 +29,23 @@ def tar(files: dict[str, bytes], **links: str) -> bytes:
     return out.getvalue()
 
 
-def layout(root: Path, layers: list[bytes], name: str = "x:1", architecture: str = "amd64", **config: Any) -> Image:
-    """An image of these layers, in the layout ``root``."""
+def layout(
+    root: Path,
+    layers: list[bytes],
+    name: str = "x:1",
+    architecture: str = "amd64",
+    zstd: bool = False,
+    **config: Any,
+) -> Image:
+    """An image of these layers, in the layout ``root``; ``zstd``: compressed so."""
     oci_build.start(root)
-    blobs = [oci_build.put_blob(root, layer, oci_build.LAYER) for layer in layers]
+    pack, kind = zstandard.ZstdCompressor().compress if zstd else bytes, "+zstd" if zstd else ""
+    blobs = [oci_build.put_blob(root, pack(layer), oci_build.LAYER + kind) for layer in layers]
     about = {
         "architecture": architecture,
         "os": "linux",
         "config": config,
-        "rootfs": {"type": "layers", "diff_ids": [blob.digest for blob in blobs]},
+        "rootfs": {"type": "layers", "diff_ids": [sha256(layer) for layer in layers]},
     }
     image = oci_build.put_image(root, name, oci_build.dump(about), blobs)
     oci_build.put_names(root, [image])

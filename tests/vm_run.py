@@ -59,7 +59,8 @@ def recap(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
 
 def facts() -> dict[str, Any]:
     """What gb10_facts reads on the machine."""
-    done = run(BIN / "ansible", "-i", INVENTORY, NODE, "-b", "-m", "gb10_facts", "-a", "weights_path=/data/models")
+    asked = "weights_path=/data/models timeout=180"  # every instruction is translated
+    done = run(BIN / "ansible", "-i", INVENTORY, NODE, "-b", "-m", "gb10_facts", "-a", asked)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])[0]["gb10"]
     return found

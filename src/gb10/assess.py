@@ -19,7 +19,9 @@ from gb10.node_memory import measure, node_findings, start_of
 from gb10.odd import odd_findings
 from gb10.plan import UNPINNED
 from gb10.probe import probe_findings
+from gb10.relay.index import PARTS
 from gb10.tables import facts_table, findings_table
+from gb10.weights_files import INCOMING
 
 __all__ = ["SETTINGS", "assess", "facts_table", "findings_table", "missing_weights"]
 
@@ -233,10 +235,9 @@ def judge_storage(case: Case) -> Iterator[Finding]:
     if mount and place and place.get("target") != mount:
         message = f"{path} lies on {where}, not on {mount}."
         yield case.warning("weights-elsewhere", message, "Correct weights_path or storage_weights_mount.")
-    if case.expected.engram == "disk" and place.get("fstype") in case.known["network_filesystems"]:
-        message = f"{path} lies on {where}: Engram rows cost 5.9 to 7.8 ms a step over a network, 2.8 from local NVMe."
-        yield case.warning("weights-network", message, "Put the weights on the node's own NVMe.")
     files = weights.get("files") or []
+    if case.expected.engram == "disk":
+        yield from judge_engram_place(case, path, place, [str(item["path"]) for item in files])
     if not case.expected.cures("weights") and not any(str(f["path"]).endswith(".safetensors") for f in files):
         yield case.error(
             "weights-absent", f"{path} holds no shard.", "Put the checkpoint there, or set weights_source."
@@ -249,6 +250,25 @@ def judge_storage(case: Case) -> Iterator[Finding]:
         yield case.error(
             "weights-read-only", f"{where} is mounted read-only and files are missing.", "Mount it writable."
         )
+
+
+def judge_engram_place(case: Case, path: str, place: Document, files: list[str]) -> Iterator[Finding]:
+    """The shards with the Engram tables on a local disk: each rank reads rows of them at every step."""
+    tables = set(case.expected.engram_shards) & set(files) or {file for file in files if file.endswith(".safetensors")}
+    mounts = sorted(case.facts.get("mounts") or [], key=lambda mount: len(str(mount["target"])))
+    wrong = {**dict.fromkeys(case.known["network_filesystems"], "a network")}
+    wrong |= dict.fromkeys(case.known["memory_filesystems"], "memory")
+    for name in sorted(tables) or [""]:
+        full = f"{path.rstrip('/')}/{name}".rstrip("/")
+        under = [m for m in mounts if f"{full}/".startswith(str(m["target"]).rstrip("/") + "/")]
+        mount = under[-1] if name and under else place
+        kind = wrong.get(str(mount.get("fstype")))
+        if kind:
+            message = f"{full} lies on {mount.get('target')} ({mount.get('fstype')} on {mount.get('source')}), {kind}."
+            cost = "Engram rows cost 5.9 to 7.8 ms a step over a network, 2.8 from local NVMe. "
+            remedy = "Put the weights on the node's own NVMe, or serve with engram: memory."
+            yield case.error("engram-not-local", f"{message} {cost if kind == 'a network' else ''}".strip(), remedy)
+            return
 
 
 def judge_probe(case: Case) -> Iterator[Finding]:
@@ -269,13 +289,22 @@ def missing_weights(facts: Document, manifest: Mapping[str, Any] | None) -> dict
     return {path: max(0, size - parts.get(path + ".part", 0)) for path, size in wanted.items()}
 
 
+def begun_weights(facts: Document) -> int:
+    """Bytes of transfers that were broken off and go on: they need no room again."""
+    partial = (facts.get("weights") or {}).get("partial") or []
+    return sum(item["size"] or 0 for item in partial if str(item["path"]).startswith((f"{PARTS}/", f"{INCOMING}/")))
+
+
 def judge_space(case: Case) -> Iterator[Finding]:
     """Room for weights and images that are still to come; both may go to the same disk."""
     docker, weights = case.part("docker"), case.part("weights")
     coming: list[tuple[str, int, Document | None]] = [
         (
             "weights",
-            sum(missing_weights(case.facts, case.expected.weights_manifest).values()),
+            max(
+                0,
+                sum(missing_weights(case.facts, case.expected.weights_manifest).values()) - begun_weights(case.facts),
+            ),
             weights.get("filesystem"),
         )
     ]

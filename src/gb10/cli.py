@@ -1,4 +1,4 @@
-"""The command ``gb10``: what can be known of a cluster without contacting it. See docs/cli.md."""
+"""The command ``gb10``: what can be known of a cluster, without contacting it but for its weights. See docs/cli.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gb10 import checkout, compare, diff, files, image_files, oci_build, plan, planning, report
+from gb10 import (
+    benchmark_cli,
+    checkout,
+    compare,
+    diff,
+    files,
+    history_cli,
+    image_files,
+    nodes_cli,
+    oci_build,
+    plan,
+    planning,
+    report,
+    run_cli,
+    weights_cli,
+)
 from gb10.findings import Finding, error, errors, line
 from gb10.sources import SourceError
 
@@ -135,6 +150,11 @@ def parser() -> Parser:
         "source", metavar="SOURCE", help="OCI layout, archive of docker save, or a name docker holds here"
     )
     held.add_argument("--name", default="", metavar="NAME", help="which image of SOURCE, where it holds several")
+    nodes_cli.add(verbs)
+    weights_cli.add(verbs)
+    history_cli.add(verbs)
+    run_cli.add(verbs)
+    benchmark_cli.add(verbs)
     return top
 
 
@@ -290,7 +310,11 @@ def plot(directory: str, planned: Sequence[Planned], facts: Document | None) -> 
 
     inputs = {}
     for one in planned:
-        memory = plan.planned_memory(one.inputs.hosts, facts, one.inputs.checkpoint) if one.inputs else None
+        memory = (
+            plan.planned_memory(one.inputs.hosts, facts, one.inputs.checkpoint, one.inputs.calibrated)
+            if one.inputs
+            else None
+        )
         if one.document and memory is not None:
             inputs[str(one.document["profile"])] = memory[0]
     if not inputs:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gb10 import fabric
+from gb10 import fabric, rank_container
 from gb10.environment import DETECTED
 from gb10.plan import UNPINNED, plan_hash
 
@@ -124,10 +124,14 @@ def restart_reasons(deploy: Mapping[str, Any], states: Mapping[str, Mapping[str,
         elif labels.get(LABEL_PLAN) != deploy["plan_hash"]:
             was = labels.get(LABEL_PROFILE, "something started by hand")
             reasons.append(f"{node}: the plan changed (runs {was}, plan {str(labels.get(LABEL_PLAN, 'none'))[:12]})")
+        elif deploy.get("launcher") not in (None, rank_container.launcher(labels)):
+            reasons.append(f"{node}: {rank_container.launcher(labels)} started it, and another launcher is asked for")
         elif labels.get(LABEL_RANK) != str(planned[node]["rank"]):
             reasons.append(f"{node}: rank {labels.get(LABEL_RANK)} runs where rank {planned[node]['rank']} belongs")
         elif planned[node]["image_digest"] not in (UNPINNED, state.get("image_id")):
             reasons.append(f"{node}: another image runs ({str(state.get('image_id'))[:19]})")
+        elif state.get("status") == rank_container.ASLEEP:
+            reasons.append(f"{node}: {rank_container.NO_ENGINE}")
         elif not state.get("running"):
             reasons.append(f"{node}: the rank exited with code {state.get('exit_code')}")
     return reasons

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gb10 import deploy, images
+from gb10 import deploy, images, rank_container, sparkrun
 from gb10.layout import Image
 from gb10.plan import UNPINNED, plan_hash
 
@@ -47,6 +47,8 @@ def fields(planned: Rank | None, running: Rank | None) -> list[Change]:
     if planned is None or running is None:
         sides = [None if rank is None else str(rank["rank"]) for rank in (running, planned)]
         return [] if sides[0] == sides[1] else [Change("rank", *sides)]
+    if running["argv"] is None:  # sparkrun's containers do not tell; their plan's hash does
+        running = {**running, "argv": planned["argv"]}
     before, after = flat(running), flat(planned)
     if running.get("env_of_image", {}) is None:  # what else is set there may be the image's
         before = {key: value for key, value in before.items() if key in after or not key.startswith("env ")}
@@ -131,7 +133,7 @@ def running_rank(facts: Document) -> Rank | None:
         return None
     made, labels = container.get("made_from") or {}, container.get("labels") or {}
     lists = ("argv", "cap_add", "devices", "mounts")
-    return {
+    rank: dict[str, Any] = {
         **{name: made.get(name) or [] for name in lists},
         "env": made.get("env") or {},
         "env_of_image": made.get("env_of_image"),
@@ -144,6 +146,9 @@ def running_rank(facts: Document) -> Rank | None:
         "image": labels.get(deploy.LABEL_IMAGE) or container.get("image"),
         "image_digest": container.get("image_id"),
     }
+    if rank_container.launcher(labels) == rank_container.SPARKRUN:
+        return sparkrun.as_planned(rank, labels.get(rank_container.MODEL_LABEL, ""))
+    return rank
 
 
 def own_container(facts: Document) -> Document | None:

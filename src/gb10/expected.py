@@ -46,8 +46,10 @@ class Expected:
     storage_mounts: list[Any] = _setting(sequence, [])
     preflight_require_gpu: bool = _setting(flag, True)
     preflight_arch: str = _setting(maybe_text, "aarch64")
-    # What the controller holds: file path -> bytes; image name -> gb10.layout.Image; node -> bytes its image takes.
+    # What the controller holds: file path -> bytes; shards with Engram tables; image name -> gb10.layout.Image;
+    # node -> bytes its image takes.
     weights_manifest: dict[str, Any] | None = _setting(mapping, None, variable=False)
+    engram_shards: list[Any] = _setting(sequence, [], variable=False)
     images: dict[str, Any] = _setting(dict, {}, variable=False)
     image_space: dict[str, Any] = _setting(mapping, {}, variable=False)
     # Nodes on which the fabric role will apply its netplan file: their rails have no address yet.

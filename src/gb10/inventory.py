@@ -28,7 +28,7 @@ from ansible.utils.vars import load_extra_vars
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
 
-from gb10 import checkout
+from gb10 import calibration, checkout
 from gb10.findings import Finding, error
 from gb10.layout import read_layout
 from gb10.names import group_of, profile_findings
@@ -68,7 +68,16 @@ def inputs(profile: str, hostvars: HostVars, names: Iterable[str]) -> Inputs:
     weights = str(first.get("weights_source") or "")
     manifest(weights)
     model = checkpoint(str(first.get("model_config") or ""), weights)
-    return Inputs(profile, hosts, frozenset(given), images, model)
+    return Inputs(profile, hosts, frozenset(given), images, model, calibrated(str(first.get("calibration_file") or "")))
+
+
+def calibrated(path: str) -> Mapping[str, Any] | None:
+    """What this cluster measured; None without a file. Raises SourceError."""
+    try:
+        return calibration.read(path) if path else None
+    except calibration.Unreadable as problem:
+        remedy = "Move it away, or set calibration_file to another."
+        raise SourceError(error("calibration-unreadable", f"calibration_file {problem}.", remedy)) from None
 
 
 def value(host: str, variables: Mapping[str, Any], name: str) -> Any:

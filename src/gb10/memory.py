@@ -259,15 +259,29 @@ def _autotune(i: MemoryInput) -> list[Component]:
 def _engine(i: MemoryInput) -> Accounting:
     total = i.node_memory_gib
     requested = math.ceil(int(total * GIB) * i.gpu_memory_utilization) / GIB
-    components = [_weights(i), *_engram(i)]
+    components = [_calibrated(i, "weights") or _weights(i), *_engram(i)]
     outside = []
     if i.on_gpu:
-        components += [_graphs(i), _profiling(i)]
+        components.append(_calibrated(i, "cuda-graphs") or _graphs(i))
+        components.append(_calibrated(i, "profiling-peak") or _profiling(i))
         outside = [
             Component("nccl", nccl_lost_gib(i), "derived", "measured formula, published MemAvailable of eight Sparks"),
             Component("host-and-context", i.host_gib, "derived", "MemAvailable of a serving 8-Spark site"),
         ]
     return _account(i, ENGINE, total, requested, components, outside, 0.0, None, _growth(i) if i.on_gpu else 0.0)
+
+
+def _calibrated(i: MemoryInput, name: str) -> Component | None:
+    """What this cluster measured itself; a given figure of weights still wins."""
+    measured = i.calibrated.get("components") or {}
+    if name not in measured or (name == "weights" and i.weights_gib is not None):
+        return None
+    gib = float(measured[name])
+    if name == "profiling-peak":  # it was measured at another context
+        start = load("model_v41")["profiling"]["growth"]["from"]
+        then = int(i.calibrated.get("max_model_len") or 0)
+        gib = max(0.0, gib + _growth(i) * (max(0, i.max_model_len - start) - max(0, then - start)))
+    return Component(name, gib, "measured", f"this cluster's own boot, run {i.calibrated.get('run')}")
 
 
 def _weights(i: MemoryInput) -> Component:

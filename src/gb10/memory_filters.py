@@ -23,7 +23,7 @@ from gb10.model_config import read_model
 from gb10.settings import BadValue, flag, integer, number, plain, shown
 
 GIB = 1 << 30
-TYPES = {f.name: str(f.type) for f in fields(MemoryInput) if f.name != "auto"}
+TYPES = {f.name: str(f.type) for f in fields(MemoryInput) if f.name not in ("auto", "calibrated")}
 GMU = "gpu_memory_utilization"
 
 

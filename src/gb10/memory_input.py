@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,8 @@ class MemoryInput:
     accelerator: str = "gpu"
     """``gpu``, or ``cpu`` for an engine without GPU."""
     model: Model = field(default_factory=builtin)
+    calibrated: Mapping[str, Any] = field(default_factory=dict)
+    """What a boot of this very cluster measured, in place of the engine accounting's figures (calibration.py)."""
     allow_long: bool = False
     """VLLM_ALLOW_LONG_MAX_MODEL_LEN: the model's own limit does not hold."""
 

@@ -39,12 +39,14 @@ def build(
     image_ids: Mapping[str, str] | None = None,
     facts: Facts | None = None,
     checkpoint: Checkpoint | None = None,
+    calibrated: Mapping[str, Any] | None = None,
 ) -> Document:
     """The plan document (docs/plan.md has the contract).
 
     ``hosts``: every host of group gb10 with its variables. ``image_ids``: tag to image id (``sha256:<hex>``), as far as
     the controller holds the images; ``None`` when it holds none. ``facts``: ``gb10`` documents by node, to plan with
-    the nodes' own memory. ``checkpoint``: the model, where it is not the built-in one.
+    the nodes' own memory. ``checkpoint``: the model, where it is not the built-in one. ``calibrated``: what this
+    cluster measured.
     """
     shared, findings = _shared_variables(hosts)
     settings, bad = read(shared)
@@ -63,7 +65,7 @@ def build(
         findings += unread + environment.environment_warnings(env, settings) + _setting_findings(settings, env)
         findings += _image_findings(settings, image_ids)
         if not unread:  # what NCCL takes would be that of variables left out
-            planned = plan_for(settings, env, nodes, facts, checkpoint)
+            planned = plan_for(settings, env, nodes, facts, checkpoint, calibrated)
             findings += planned.findings
             document["memory"] = planned.as_dict()
             if planned.memory is not None:  # `auto` is a number from here on
@@ -77,7 +79,10 @@ def build(
 
 
 def planned_memory(
-    hosts: Mapping[str, Mapping[str, Any]], facts: Facts | None = None, checkpoint: Checkpoint | None = None
+    hosts: Mapping[str, Mapping[str, Any]],
+    facts: Facts | None = None,
+    checkpoint: Checkpoint | None = None,
+    calibrated: Mapping[str, Any] | None = None,
 ) -> tuple[MemoryInput, MemoryPlan] | None:
     """The memory model's input and result for what ``build`` would plan; None where the settings allow none."""
     shared, _ = _shared_variables(hosts)
@@ -88,7 +93,7 @@ def planned_memory(
     env, unread = environment.shared_environment(settings)
     if unread:
         return None
-    memory = plan_for(settings, env, nodes, facts, checkpoint).memory
+    memory = plan_for(settings, env, nodes, facts, checkpoint, calibrated).memory
     return None if memory is None else (memory.input, memory)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gb10 import command
+from gb10.calibration import measurement_key
 from gb10.findings import Finding, error
 from gb10.memory import MemoryPlan, plan_memory, with_auto
 from gb10.memory_findings import memory_findings
@@ -40,6 +41,7 @@ def plan_for(
     nodes: Iterable[Node],
     facts: Facts | None = None,
     checkpoint: Checkpoint | None = None,
+    calibrated: Mapping[str, Any] | None = None,
 ) -> Planned:
     """Both accountings for ``settings``, with GMU resolved where it is ``auto``.
 
@@ -54,6 +56,7 @@ def plan_for(
     findings = [_missing(name) for name, size in sizes.items() if size is None]
     smallest = min((size for size in sizes.values() if size is not None), default=settings.node_memory_gib)
     given = memory_input(settings, env, model, smallest, checkpoint.weight_bytes if checkpoint else None)
+    given = with_calibration(given, calibrated or {})
     wrong = input_findings(given)
     if wrong:
         return Planned(None, (), findings + wrong)
@@ -61,6 +64,12 @@ def plan_for(
     found = [measure(memory.start, name, known[name]) for name in known] if memory.start else []
     measured = tuple(node for node in found if node is not None)
     return Planned(memory, measured, findings + memory_findings(memory.input, memory, measured))
+
+
+def with_calibration(i: MemoryInput, calibrated: Mapping[str, Any]) -> MemoryInput:
+    """The input with what this cluster measured of this model, degree and place of Engram (calibration.py)."""
+    found = calibrated.get(measurement_key(i.model.name, i.tensor_parallel, i.engram if i.tables else "none"))
+    return replace(i, calibrated=found) if found else i
 
 
 def memory_input(

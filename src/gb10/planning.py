@@ -28,7 +28,7 @@ class Inputs:
 
     ``hosts``: every host of group gb10 with the variables the plan reads, as built-in types; ``names``: of every
     variable any of them has; ``images``: by name, ``None`` where the controller holds none;
-    ``checkpoint``: the model, where it is not the built-in one.
+    ``checkpoint``: the model, where it is not the built-in one; ``calibrated``: what this cluster measured.
     """
 
     profile: str
@@ -36,6 +36,7 @@ class Inputs:
     names: frozenset[str]
     images: Mapping[str, Image] | None = None
     checkpoint: Checkpoint | None = None
+    calibrated: Mapping[str, Any] | None = None
 
 
 def document(
@@ -50,7 +51,7 @@ def document(
     read there, whose memory is then used instead of the assumed one.
     """
     ids = None if inputs.images is None else {tag: image.config.digest for tag, image in inputs.images.items()}
-    made = plan.build(inputs.profile, inputs.hosts, ids, facts, inputs.checkpoint)
+    made = plan.build(inputs.profile, inputs.hosts, ids, facts, inputs.checkpoint, inputs.calibrated)
     given = [name for name in inputs.names if not name.startswith(FOREIGN)]
     slips = unknown_variables(given, [*OURS, *role_names], [*prefixes, "container_"])
     made["findings"] = [f.as_dict() for f in slips] + made["findings"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gb10.deploy import LABEL_PLAN, LABEL_PROFILE, LABEL_RANK
 from gb10.findings import Finding, line
 from gb10.memory_table import memory_table
 
@@ -50,30 +49,3 @@ def clusters_text(planned: Iterable[tuple[str, Mapping[str, Any] | None, Sequenc
     header = ("inventory", "profile", "head", "ranks", "KV tokens", "requests", "largest context", "errors", "warnings")
     said = [f"{'all' if len(where) == len(rows) else ', '.join(where)}: {text}" for text, where in warned.items()]
     return "\n\n".join([table(header, rows), *(["\n".join(said)] if said else [])])
-
-
-def status_table(states: Mapping[str, Mapping[str, Any] | None], names: Iterable[str]) -> str:
-    """One line per node of what ``gb10_rank`` read there."""
-    rows = []
-    for name in names:
-        state = states.get(name)
-        if state is None:
-            rows.append((name, "-", "unreachable", "-", "-", "-", "-"))
-            continue
-        labels = state.get("labels") or {}
-        fault = state.get("fault") or {}
-        running = (
-            "none" if not state.get("exists") else "running" if state.get("running") else f"exited {state['exit_code']}"
-        )
-        rows.append(
-            (
-                name,
-                labels.get(LABEL_RANK, "-"),
-                running,
-                state.get("phase") or "-",
-                labels.get(LABEL_PROFILE, "-"),
-                labels.get(LABEL_PLAN, "-")[:12],
-                fault.get("line", state.get("problem", "-"))[:100],
-            )
-        )
-    return table(("node", "rank", "container", "phase", "profile", "plan", "last fault"), rows)

@@ -295,6 +295,7 @@ class Settings:
     kv_layout: str = setting(choice("sm12x-64-state", "stock"))
     accelerator: str = setting(choice("gpu", "cpu"))
     model_config: str = setting(maybe_text)
+    calibration_file: str = setting(maybe_text)
     model_weights_gib: float | None = setting(nullable(number(0.001, 4096)))
     serve_nodes: dict[str, Any] = setting(mapping)
     container_ulimits: dict[str, str] = setting(ulimits)

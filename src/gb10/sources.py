@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from gb10.data import load
 from gb10.findings import Finding, error
 from gb10.model_config import Checkpoint
+from gb10.relay.problem import Problem
+from gb10.weights_files import Entry, at_hand
+from gb10.weights_manifest import INDEX, MANIFEST, read
 
 
 class SourceError(Exception):
@@ -19,33 +25,45 @@ class SourceError(Exception):
 
 
 def manifest(folder: str) -> dict[str, int] | None:
-    """Path to size in bytes of ``folder/manifest.json``; None for no folder.
+    """Path to size in bytes of ``folder/manifest.json``; None for no folder. Raises SourceError as ``entries`` does."""
+    return {path: size for path, size, _sha256 in entries(folder)} if folder else None
 
-    The manifest may stand alone, for a checkpoint that the nodes have already. Raises SourceError, also when some of
-    its files are there and another is not or has another size.
+
+def entries(folder: str) -> list[Entry]:
+    """Entries of ``folder/manifest.json``, none for no folder.
+
+    The manifest may stand there without shards, for a checkpoint that comes from elsewhere. Raises SourceError, also
+    when some shards are there and one of its files is not, has another size, or is a link to nothing.
     """
     if not folder:
-        return None
-    path = Path(folder) / "manifest.json"
-    remedy = "See docs/operations.md for its form, or empty weights_source if the nodes have the checkpoint."
+        return []
+    path = Path(folder) / MANIFEST
+    remedy = "Make it with gb10 weights manifest, or empty weights_source if the nodes have the checkpoint."
     try:
-        sizes = {}
-        for entry in json.loads(path.read_text())["files"]:
-            name = str(entry["path"])
-            if name.startswith("/") or ".." in name.split("/"):
-                raise ValueError(f"{name} is not under the checkpoint")
-            digest(entry["sha256"])
-            sizes[name] = count(entry["size"])
-        if not sizes:
-            raise ValueError("it names no file")
-    except (OSError, ValueError, TypeError, KeyError, OverflowError) as problem:
+        found = read(path)
+        if holds_shards(folder, found):
+            at_hand(Path(folder), found)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as problem:
         raise SourceError(error("weights-source-unreadable", f"{path}: {shown(problem)}.", remedy)) from None
-    for name, size in sizes.items() if any((Path(folder) / name).is_file() for name in sizes) else ():
-        held = Path(folder) / name
-        if not held.is_file() or held.stat().st_size != size:
-            message = f"{path} names {name} with {size} bytes, which is not so."
-            raise SourceError(error("weights-source-unreadable", message, "Complete the directory, or its manifest."))
-    return sizes
+    except Problem as problem:
+        raise SourceError(error("weights-source-unreadable", problem.text, "")) from None
+    return found
+
+
+def holds_shards(folder: str, found: Sequence[Entry]) -> bool:
+    """Whether the controller has the weights and not their manifest alone."""
+    names = [path for path, _size, _sha256 in found if path.endswith(".safetensors")] or [path for path, *_ in found]
+    return any(os.path.lexists(Path(folder) / path) for path in names)
+
+
+def engram_shards(folder: str) -> list[str]:
+    """Shards that hold Engram tables by the index of ``folder``; none where it has no readable one."""
+    pattern = re.compile(load("weights")["engram_tensor"])
+    try:
+        placed = json.loads((Path(folder) / INDEX).read_text())["weight_map"].items() if folder else ()
+        return sorted({str(shard) for tensor, shard in placed if pattern.search(tensor)})
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return []  # all shards are then judged
 
 
 def checkpoint(model_config: str, weights_source: str) -> Checkpoint | None:

@@ -20,6 +20,7 @@ from lab_run import (
     ENVIRONMENT,
     INVENTORY,
     identities,
+    inventory_hosts,
     molecule,
     on_node,
     play,
@@ -30,6 +31,9 @@ from lab_run import (
 )
 from proxy import KEY, free_port, proxy
 from support import ROOT
+
+from gb10 import runs as history_runs
+from gb10.ledger import Ledger
 
 COUNTED = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
 
@@ -126,7 +130,8 @@ def test_status_and_verify() -> None:
     status = play("playbooks/status.yml")
     assert status.returncode == 0, status.stdout[-3000:]
     assert status.stdout.count("running") >= 8
-    assert "serving" in status.stdout
+    assert status.stdout.count(" ready ") >= 8
+    assert "The endpoint answers right." in status.stdout
     verified = play("playbooks/verify.yml")
     assert verified.returncode == 0, verified.stdout[-3000:]
     assert COUNTED in verified.stdout
@@ -219,20 +224,33 @@ def test_a_dead_rank_and_yesterdays_container_are_replaced_on_switching_back() -
     assert {int(r["Config"]["Labels"]["gb10.rank"]) for r in found.values()} == set(range(8))
 
 
-def test_every_run_is_on_record_and_the_ledger_verifies() -> None:
-    from gb10.history import verify
-
-    lines = (ROOT / "history/lab/ledger.jsonl").read_text().splitlines()
-    assert verify(lines) == []
-    entries = [json.loads(line) for line in lines]
-    outcomes = [entry["outcome"] for entry in entries if entry["kind"] == "end"]
-    assert {"changed", "unchanged", "failed"} <= set(outcomes)
-    begun = {entry["run"] for entry in entries if entry["kind"] == "begin"}
-    ended = {entry["run"] for entry in entries if entry["kind"] == "end"}
-    assert begun - ended, "the interrupted run has no end"
-
-
-def test_stop_leaves_no_rank() -> None:
-    done = play("playbooks/stop.yml")
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert set(map(bool, ranks().values())) == {False}
+def test_every_run_is_on_record_and_the_nodes_know_it() -> None:
+    """The story of this module, told by the ledger; the anchors on the nodes and in their logs fit it."""
+    ledger = Ledger(ROOT / "history/lab")
+    chain = ledger.read(deep=True)
+    assert [*chain.faults, *ledger.plan_faults(chain)] == []
+    story = history_runs.runs(chain.entries)
+    assert {"changed", "unchanged", "failed", "interrupted"} <= {one.outcome for one in story}
+    newest, before = history_runs.last_deployment(story), history_runs.deployment_before(story)
+    assert newest
+    assert before
+    assert (newest.text("profile"), before.text("profile")) == ("tp8-300k", "tp8-1m")
+    assert set(newest.begin["images"].popitem()[1]) == set(inventory_hosts())
+    held = {line.sequence: line.hash for line in chain.lines}
+    known = set()
+    for node in inventory_hosts():
+        kept = json.loads(on_node(node, "cat", "/etc/ansible/facts.d/gb10_history.fact").stdout)
+        known.add(kept["run"])
+        assert held[kept["sequence"]] == kept["hash"]
+        logged = on_node(node, "journalctl", "--no-pager", "--identifier", "gb10-history", "--lines", "1").stdout
+        assert kept["hash"] in logged
+    assert len(known) == 1
+    said = {}
+    for words in ("list", "now", "node spark-162", "blame max_num_seqs", f"diff {before.id} last", "verify"):
+        told = run([BIN / "gb10", "history", *words.split(), "--ledger", ledger.folder], 60)
+        assert (told.returncode, told.stderr) == (0, ""), words
+        said[words] = told.stdout
+    assert said["now"].startswith("tp8-300k, plan "), said["now"]
+    assert "interrupted by SIGINT" in said["list"]
+    assert "Every rank's container is made" in said["node spark-162"]
+    assert "profile: tp8-1m -> tp8-300k" in said[f"diff {before.id} last"]

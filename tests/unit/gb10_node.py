@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import gb10
+
 REPOSITORY = Path(__file__).parents[2]
 
+sys.modules.setdefault("ansible.module_utils.gb10", gb10)  # as ansible.cfg has it for modules
 _spec = importlib.util.spec_from_file_location("gb10_facts", REPOSITORY / "library" / "gb10_facts.py")
 assert _spec is not None
 assert _spec.loader is not None

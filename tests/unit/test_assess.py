@@ -22,7 +22,7 @@ from gb10_node import (
     twins,
 )
 
-from gb10.assess import assess, facts_table, findings_table, missing_weights
+from gb10.assess import assess, begun_weights, facts_table, findings_table, missing_weights
 from gb10.findings import error, warning
 from gb10.layout import Blob, Image
 
@@ -302,7 +302,8 @@ def test_a_mount_our_role_makes_is_a_warning(tmp_path):
 @pytest.mark.parametrize(
     ("mounts", "settings", "expected"),
     [
-        (["srv:/w /data nfs4 rw 0 0"], {"engram": "disk"}, ("warning", "weights-network")),
+        (["srv:/w /data nfs4 rw 0 0"], {"engram": "disk"}, ("error", "engram-not-local")),
+        (["none /data tmpfs rw 0 0"], {"engram": "disk"}, ("error", "engram-not-local")),
         (["srv:/w /data nfs4 rw 0 0"], {"engram": "memory"}, None),
         (["/dev/b /data ext4 ro 0 0"], {"weights_manifest": {"a.safetensors": 5}}, ("error", "weights-read-only")),
         (["/dev/b /data ext4 ro 0 0"], {"weights_manifest": {}}, None),
@@ -313,6 +314,29 @@ def test_a_mount_our_role_makes_is_a_warning(tmp_path):
 def test_the_weights_disk(tmp_path, mounts, settings, expected):
     findings = judge(tmp_path, spark(mounts=ROOT_ONLY + mounts), settings=settings)
     assert {(f.level, f.code) for f in findings} == ({expected} if expected else set())
+
+
+@pytest.mark.parametrize(
+    ("mounts", "shards", "named"),
+    [
+        ([], [], ""),
+        ([f"srv:/w {WEIGHTS}/b.safetensors nfs4 rw 0 0"], [], "b.safetensors"),
+        ([f"srv:/w {WEIGHTS}/b.safetensors nfs4 rw 0 0"], ["b.safetensors"], "b.safetensors"),
+        ([f"srv:/w {WEIGHTS}/b.safetensors nfs4 rw 0 0"], ["a.safetensors"], ""),
+        ([f"srv:/w {WEIGHTS}/b.safetensors nfs4 rw 0 0"], ["c.safetensors"], "b.safetensors"),
+        ([f"srv:/w {WEIGHTS}/more nfs4 rw 0 0"], [], ""),
+    ],
+)
+def test_the_shards_with_engram_tables_lie_on_a_local_disk(tmp_path, mounts, shards, named):
+    """Their own mounts count; which they are the index says, else all are meant."""
+    tree = spark(
+        mounts=[*ROOT_ONLY, "/dev/b /data ext4 rw 0 0", *mounts], files={"a.safetensors": 4, "b.safetensors": 4}
+    )
+    findings = judge(tmp_path, tree, settings={"engram": "disk", "engram_shards": shards})
+    assert [f.code for f in findings] == (["engram-not-local"] if named else [])
+    assert all(
+        f"{WEIGHTS}/{named} lies on {WEIGHTS}/{named} (nfs4 on srv:/w), a network." in f.message for f in findings
+    )
 
 
 def test_links_are_no_weights(tmp_path):
@@ -329,6 +353,11 @@ def test_missing_weights_by_size_link_and_part(tmp_path):
     facts = spark(files={"whole": 10, "short": 76, "link": "whole", "begun.part": 30, "extra": 1}).facts(tmp_path)
     assert missing_weights(facts, manifest) == {"short": 100, "link": 10, "absent": 50, "begun": 10}
     assert missing_weights(facts, None) == {}
+
+
+def test_what_a_broken_off_transfer_left_is_counted(tmp_path):
+    facts = spark(files={".gb10-part/ab": 30, ".gb10-download/x": 20, ".cache/y": 5, "b.part": 7}).facts(tmp_path)
+    assert begun_weights(facts) == 50
 
 
 @pytest.mark.parametrize(
@@ -349,6 +378,16 @@ def test_room_for_what_is_still_to_come(tmp_path, space, settings, expected):
     assert [f.code for f in findings] == (["disk-too-small"] if expected else [])
     if expected:
         assert expected in findings[0].message
+
+
+@pytest.mark.parametrize(("begun", "enough"), [(0, False), (400, True)])
+def test_what_a_broken_off_transfer_left_needs_no_room_again(tmp_path, begun, enough):
+    files = {f".gb10-part/{n}": 100 * GIB for n in range(begun // 100)}
+    tree = spark(
+        space={"/": (900 * GIB, 400 * GIB), "/data": (3600 * GIB, 110 * GIB)}, files=files | {"x.safetensors": 4}
+    )
+    findings = judge(tmp_path, tree, settings={"weights_manifest": {"a.safetensors": 495 * GIB}})
+    assert ("disk-too-small" in [f.code for f in findings]) is not enough
 
 
 def test_weights_and_image_on_one_disk_are_added_up(tmp_path):

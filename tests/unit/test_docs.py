@@ -39,14 +39,23 @@ STAGES = {
     " gb10_plan gb10_profile checkout inventory files",
     "images": "image_build patches gb10_image_build gb10_image",
     "preflight": "disks todo prepared probe rails netplan lossless firewall fabric_todo node_memory assess odd fabric"
-    " expected images gb10_assess gb10_image_check",
+    " expected images gb10_assess gb10_image_check anchors",
     "fabric": "gb10_reach gb10_netplan",
     "fabric_test": "fabric_test fabric_matrix gb10_fabric gb10_bandwidth",
     "all_reduce": "all_reduce gb10_all_reduce",
-    "weights": "gb10_weights",
+    "weights": "gb10_weights weights_files weights_stage weights_hub weights_todo weights_report gb10_weights_plan"
+    " gb10_hub",
     "unprepare": "undo",
+    "sparkrun": "sparkrun gb10_sparkrun",
+    "serve": "lock gb10_lock gb10_keep_logs gb10_engine_report engine_report",
+    "recover": "recovery",
+    "rollback": "gb10_rollback",
+    "drift": "gb10_drift",
     "change_history": "gb10_history",
+    "benchmark": "slo benchmark_settings benchmark_run benchmark_compare benchmark_container gb10_benchmark",
+    "gb10 history": "stories",
     "gb10 images": "cli",
+    "gb10 weights": "weights_cli weights_manifest",
 }
 # Said elsewhere than their file tells.
 ELSEWHERE = {
@@ -73,6 +82,8 @@ PASSED_ON = {
     ("gb10_plan", "Finding", "**"),
     ("node", "Problem", "said['code']"),
     ("cli", "Finding", "**"),
+    ("benchmark_text", "Finding", "**"),
+    ("weights_cli", "error", "problem.code"),
 }
 # Said by the plan too, where it is given the nodes' facts.
 WITH_FACTS = {"memory-not-available", "memory-reserve-low"}
@@ -279,10 +290,9 @@ def test_role_variables_named_are_there(page: Path) -> None:
 
 
 def test_the_manifest_line_writes_a_manifest(tmp_path: Path) -> None:
-    (line,) = [text for text in blocks(ROOT / "docs/operations.md", "") if "write_manifest" in text]
-    code = re.search(r"python -c '(.*)' DIRECTORY", line)
-    assert code
+    (line,) = [text for text in blocks(ROOT / "docs/operations.md", "") if "gb10 weights manifest" in text]
     (tmp_path / "config.json").write_text("{}")
-    subprocess.run([sys.executable, "-c", code[1], str(tmp_path)], cwd=ROOT, check=True, timeout=60)
+    command = [word.replace("DIRECTORY", str(tmp_path)) for word in line.splitlines()[0].partition("#")[0].split()]
+    subprocess.run([Path(sys.executable).parent / command[0], *command[1:]], cwd=ROOT, check=True, timeout=60)
     held = json.loads((tmp_path / "manifest.json").read_text())
     assert [(entry["path"], entry["size"]) for entry in held["files"]] == [("config.json", 2)]

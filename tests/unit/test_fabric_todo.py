@@ -307,8 +307,8 @@ def test_rules_drop_only_opening_packets_to_our_ports():
         "ip saddr { 192.168.0.147/32, 192.168.0.153/32, 192.168.1.0/24 } tcp dport 8000 accept",
         "ip6 saddr { fd00::/64 } tcp dport 8000 accept",
         f"{firewall.OPENING} tcp dport 8000 counter drop",
-        "ip saddr { 192.168.0.147/32, 192.168.0.153/32 } tcp dport { 29501, 32768-60999 } accept",
-        f"{firewall.OPENING} tcp dport {{ 29501, 32768-60999 }} counter drop",
+        "ip saddr { 192.168.0.147/32, 192.168.0.153/32 } tcp dport { 29501, 29700-29703, 32768-60999 } accept",
+        f"{firewall.OPENING} tcp dport {{ 29501, 29700-29703, 32768-60999 }} counter drop",
     ]
 
 
