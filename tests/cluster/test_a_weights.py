@@ -95,8 +95,8 @@ def imported(tmp_path: Path) -> Iterator[list[str]]:
             on_node(node, "rm", "-rf", "/data/test-weights", "/data/blobs", "/data/snapshot")
 
 
-# Kills the relay on its node, all of its processes, as soon as a part of the large file is there: on a quiet machine the
-# whole transfer takes a second.
+# Kills the relay on its node, all of its processes, as soon as a part of the large file is there: on a quiet machine
+# the whole transfer takes a second.
 KILL = f"""
 import json, os, pathlib, sys, time
 parts, end = pathlib.Path("/data/test-weights/.gb10-part"), time.monotonic() + {WAIT}
@@ -107,12 +107,6 @@ while not parts.is_dir() or sum(part.stat().st_blocks for part in parts.iterdir(
 (status,) = pathlib.Path("/run").glob("gb10-relay-*/status.json")
 os.killpg(os.getpgid(json.loads(status.read_text())["pid"]), 9)
 """
-
-
-def held() -> int:
-    """Bytes of the large file on the node that is killed, whole or begun."""
-    done = on_node(KILLED, "du", "-sB1", "/data/test-weights")
-    return int(done.stdout.split()[0]) if done.returncode == 0 and done.stdout else 0
 
 
 def test_links_are_imported_and_a_receiver_that_was_killed_goes_on(imported: list[str]) -> None:
@@ -126,16 +120,10 @@ def test_links_are_imported_and_a_receiver_that_was_killed_goes_on(imported: lis
         said = first.communicate(timeout=300)[0]
     finally:
         first.kill()
-    assert first.returncode != 0, said[-3000:]
-    assert f"{KILLED}: " in said
-    assert "error [fanout-" in said
-    for node in set(inventory_hosts()) - {KILLED}:
-        assert BIG in marks(node, "/data/test-weights"), f"{node} is whole although {KILLED} is not"
-    assert BIG not in marks(KILLED, "/data/test-weights")
-    begun = held()
-    again = play(PLAYBOOK, *imported)
-    assert again.returncode == 0, again.stdout[-3000:]
-    assert begun > SIZE // 8, "what was there is still there, and only the rest came"
+    assert first.returncode == 0, said[-3000:]
+    assert f"{KILLED}: the relay died and is started again" in said
+    for node in inventory_hosts():
+        assert BIG in marks(node, "/data/test-weights"), node
     for node in inventory_hosts():
         left = on_node(node, "find", "/data/test-weights", "-name", ".gb10-part*", "-o", "-type", "l").stdout
         assert left == "", f"{node}: {left}"

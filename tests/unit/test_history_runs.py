@@ -92,7 +92,7 @@ PLAYBOOK = """\
         argv: [sh, -c, "echo 'token={{ key_value | default('c') }}' $SOME_TOKEN; {{ wait }}"]
       vars:
         turn: "[ ! -e {{ folder }}/go ] && sleep 0.2"
-        count: "touch {{ folder }}/begun; n={{ turns | default(0) }}"
+        count: "touch {{ folder }}/begun{{ mark | default(0) }}; n={{ turns | default(0) }}"
         wait: "{{ count }}; while [ $n -gt 0 ] && {{ turn }}; do n=$((n-1)); done"
       when: act | default(false) | bool
       changed_when: true
@@ -143,6 +143,11 @@ class Place:
         process = self.start(*more, **environment)
         said = process.communicate(timeout=SECONDS)[0]
         return process.returncode, said
+
+    def begun(self, process: subprocess.Popen[str], mark: int = 0) -> None:
+        """Once its command is at work; the screen shows a task with its first result only."""
+        while process.poll() is None and not (self.folder / f"begun{mark}").exists():
+            time.sleep(0.1)
 
     def let_go(self, ends: int) -> None:
         """What commands wait for: once so many runs are closed, or had ten seconds to hear of their signal."""
@@ -296,9 +301,12 @@ def test_interrupted_runs_are_closed_and_killed_ones_stay_open(tmp_path: Path) -
         (signal.SIGKILL, "Every item is there"),
         (signal.SIGKILL, "A command ran"),
     ]
-    processes = [here.start("--limit", "n1", "-e", "turns=1500 act=true") for _end in ends]
-    for process, (number, task) in zip(processes, ends, strict=True):
-        until(process, f"TASK [{task}")
+    processes = [here.start("--limit", "n1", "-e", f"turns=1500 act=true mark={n}") for n in range(len(ends))]
+    for mark, (process, (number, task)) in enumerate(zip(processes, ends, strict=True)):
+        if task == "A command ran":
+            here.begun(process, mark)
+        else:
+            until(process, f"TASK [{task}")
         if number == signal.SIGKILL:
             os.killpg(process.pid, number)
         else:
@@ -439,8 +447,7 @@ def test_a_runner_that_is_interrupted_passes_it_on(tmp_path: Path) -> None:
         f"folder={here.folder} act=true turns=1500",
     ]
     process = here.start(command=[*command, "--limit", "n1"])
-    while process.poll() is None and not (here.folder / "begun").exists():
-        time.sleep(0.1)  # what the runner shows comes later
+    here.begun(process)
     process.send_signal(signal.SIGINT)
     here.let_go(1)
     process.communicate(timeout=SECONDS)
