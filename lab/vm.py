@@ -178,8 +178,6 @@ def seed(node: Node) -> bytes:
         "etc/hostname": (f"{node.name}\n", 0o644),
         "etc/hosts": (f"127.0.0.1 localhost\n127.0.1.1 {node.name}\n", 0o644),
         "etc/netplan/50-site.yaml": (f"{netplan}\n", 0o600),  # JSON is YAML
-        # Connections given up while the machine boots would shut everybody out for a while (OpenSSH 9.8 and later).
-        "etc/ssh/sshd_config.d/10-lab.conf": ("IgnoreUnknown PerSourcePenalties\nPerSourcePenalties no\n", 0o644),
     }
     buffer = io.BytesIO(keys().archive(node))
     with tarfile.open(fileobj=buffer, mode="a") as tar:

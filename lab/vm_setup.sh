@@ -19,6 +19,11 @@ for unit in systemd-networkd-wait-online.service systemd-timesyncd.service appar
 done
 rmdir "$root/data"
 
+# Connections given up while the machine boots would shut everybody out for a while (OpenSSH 9.8 and later).
+if chroot "$root" /usr/sbin/sshd -G -o PerSourcePenalties=no > /dev/null 2>&1; then
+    echo 'PerSourcePenalties no' > "$root/etc/ssh/sshd_config.d/10-lab.conf"
+fi
+
 # A fabric loses nothing; the default queue drops what waits longer than 5 ms, which everything does here.
 echo 'net.core.default_qdisc = pfifo' > "$root/etc/sysctl.d/60-lab.conf"
 
