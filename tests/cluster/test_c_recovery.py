@@ -24,7 +24,8 @@ from lab_run import (
 from support import ROOT
 from test_c_cluster import COUNTED, profiles, until_said
 
-HEAD, WORKER, OTHER = "spark-153", "spark-161", "spark-148"
+# OTHER is the node test_c_cluster took off the network: the restart gives it its first interface name back.
+HEAD, WORKER, OTHER = "spark-153", "spark-148", "spark-161"
 
 
 def look(verb: str, *more: Any) -> tuple[int, dict[str, Any]]:
