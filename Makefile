@@ -12,7 +12,7 @@ VM := -i .lab/vm/inventory/hosts.yml
 FEWER := $(if $(filter-out 8,$(NODES)),-e tensor_parallel=$(NODES) -e '{"serve_nodes": {}}' \
 	-e kv_cache_memory_bytes=$(shell expr 2415919104 / $(NODES)))
 
-.PHONY: help setup demo demo-down demo-clean test vm vm-pair unit lint plan bench-plan bench-converge bench-fanout bench-client bench-history check-nodes soak goldens docs
+.PHONY: help setup demo demo-down demo-clean test test-sparkrun vm vm-pair unit lint plan bench-plan bench-converge bench-fanout bench-client bench-history check-nodes soak goldens docs
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -64,7 +64,10 @@ goldens: setup ## the plans in tests/golden made anew: read their diff before yo
 		gb10 plan -i inventory/hosts.yml --profile $$p -o tests/golden/$$p.json >/dev/null || exit 1; done
 
 test: setup ## everything: gates, unit tests, role scenarios and the cluster on the lab
-	pytest --durations=15 tests/unit tests/gates tests/cluster
+	pytest --durations=15 tests/unit tests/gates tests/cluster --ignore=tests/cluster/test_e_sparkrun.py
+
+test-sparkrun: setup ## what `make test` leaves out for its time: the ranks by the real sparkrun, on the lab
+	pytest tests/cluster/test_e_sparkrun.py
 
 vm: setup ## preparation and back on a virtual machine: real kernel, disks, limits, RDMA devices, boots
 	molecule test -s vm
