@@ -89,7 +89,7 @@ def test_what_somebody_changed_stays_and_is_said() -> None:
 
 
 def test_a_prepare_with_nothing_to_change_costs_little_more_than_a_look() -> None:
-    """At most 12 ssh round trips a node, and 12 times the time of a ping; the numbers are printed."""
+    """At most 12 ssh round trips a node; the time against a ping is printed."""
     changed(play(PREPARE))
     done = run([sys.executable, ROOT / "bench/converge.py", "--prepared"], 900)
     assert done.returncode == 0, done.stdout + done.stderr
