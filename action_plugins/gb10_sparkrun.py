@@ -11,7 +11,7 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from gb10 import sparkrun
+from gb10 import sparkrun, whole
 from gb10.findings import error, errors, line
 from gb10.settings import plain
 
@@ -113,7 +113,7 @@ class ActionModule(ActionBase):
         self.changed = True
         if not self._task.check_mode:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, text)
+            whole.write(path, text.encode(), 0o600)
 
     def _environment(self, base):
         """The environment, made anew where its requirements or its Python are others."""
@@ -125,7 +125,7 @@ class ActionModule(ActionBase):
             self._call([base, "-m", "venv", "--clear", str(venv)])
             install = [str(venv / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
             self._call([*install, "--requirement", self.given["requirements"]])
-            write_text(mark, wanted)
+            whole.write(mark, wanted.encode(), 0o600)
         environment = " ".join(f"{key}={shlex.quote(value)}" for key, value in self._own().items())
         self._write("sparkrun", f'#!/bin/sh\nexec env {environment} {shlex.quote(str(self.program))} "$@"\n')
         (self.home / "sparkrun").chmod(0o755)
@@ -190,14 +190,6 @@ class ActionModule(ActionBase):
                 "Give pip a way to PyPI or a mirror (PIP_INDEX_URL), or take serve_launcher: docker.",
             )
             raise Failed(line(finding))
-
-
-def write_text(path, text):
-    """Puts the text in the file's place at once, for the operator alone."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text)
-    beside.chmod(0o600)
-    beside.replace(path)
 
 
 def held(clusters, name):

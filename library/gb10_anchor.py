@@ -27,28 +27,17 @@ kept: {description: Whether the anchor was written., returned: always, type: boo
 """
 
 import json
-import os
 import syslog
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gb10 import whole
 
 
 def write(path, text):
-    """The file whole or not at all."""
+    """For everybody to read."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    beside = path.with_name(f".{path.name}.gb10")
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-        with os.fdopen(descriptor, "w") as stream:
-            os.fchmod(descriptor, 0o644)
-            stream.write(text)
-            stream.flush()
-            os.fsync(descriptor)
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
+    whole.write(path, text.encode(), durable=True)
 
 
 def held(path):

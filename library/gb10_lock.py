@@ -35,6 +35,7 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gb10 import whole
 
 
 def read(path):
@@ -48,14 +49,6 @@ def read(path):
     return held if isinstance(held, dict) else {}
 
 
-def write(path, claim):
-    """Puts the claim in place at once."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(claim, sort_keys=True) + "\n")
-    new.chmod(0o644)
-    new.replace(path)
-
-
 def act(params, check):
     """What is asked for, and what is there then."""
     path, result = Path(params["path"]), {"changed": False}
@@ -65,7 +58,7 @@ def act(params, check):
         if params["state"] == "taken":
             mine = held is None or held.get("run", "unknown") in (params["replace"], params["claim"]["run"])
             if mine and not check:
-                write(path, params["claim"])
+                whole.write(path, (json.dumps(params["claim"], sort_keys=True) + "\n").encode())
             result |= {"taken": mine, "changed": mine}
         elif params["state"] == "free" and held is not None and held.get("run") == params["run"]:
             result["changed"] = True

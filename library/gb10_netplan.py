@@ -44,6 +44,7 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gb10 import whole
 
 FOLDERS = ("lib/netplan", "etc/netplan", "run/netplan")
 EXCERPT = 300
@@ -78,19 +79,9 @@ def checked(netplan, path, content, timeout):
 
 
 def write(path, content):
-    """Root's alone, whole or not at all."""
+    """Root's alone. What is beside it meanwhile is no *.yaml: netplan does not read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")  # not *.yaml: netplan does not read it
-    part.unlink(missing_ok=True)
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(descriptor)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    whole.write(path, content.encode(), 0o600, durable=True)
 
 
 def addresses():

@@ -7,7 +7,6 @@ import contextlib
 import grp
 import hashlib
 import json
-import os
 import pwd
 import re
 import shutil
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gb10 import whole
 
 DOCUMENTATION = r"""
 ---
@@ -231,17 +231,8 @@ class Record:
 
 
 def write(path, data):
-    """A file of root's eyes only, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(descriptor)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)  # on a disk that is full nothing stays behind
+    """A file of root's eyes only."""
+    whole.write(path, data, 0o600, durable=True)
 
 
 def checked(items):

@@ -66,16 +66,14 @@ node:
 import base64
 import calendar
 import gzip
-import os
 import shutil
 import subprocess
-import tempfile
 import time
 import urllib.parse
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gb10 import engine_log, rank_container
+from ansible.module_utils.gb10 import engine_log, rank_container, whole
 from ansible.module_utils.gb10.docker_socket import Docker, Refused, container
 
 TAIL = 2000  # lines of log that are searched
@@ -177,15 +175,9 @@ def changes(params, before):
 
 
 def write(path, text):
-    """Puts the text in the file's place at once, for root alone."""
-    folder = Path(path).parent
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=folder)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    Path(name).replace(path)
+    """For root alone."""
+    Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    whole.write(Path(path), text.encode(), 0o600, durable=True)
 
 
 def text_of(path):

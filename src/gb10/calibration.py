@@ -7,10 +7,11 @@ what stands there.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from gb10 import whole
 
 SCHEMA = 1
 MOST_GIB = 1 << 16  # as memory_input takes them
@@ -59,6 +60,4 @@ def keep(path: str, key: str, found: Mapping[str, Any]) -> None:
     document = {"schema": SCHEMA, "measured": {**read(path), key: dict(found)}}
     place = Path(path).expanduser()
     place.parent.mkdir(parents=True, exist_ok=True)
-    beside = place.with_name(f".{place.name}.{os.getpid()}")
-    beside.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
-    beside.replace(place)
+    whole.write(place, (json.dumps(document, indent=2, sort_keys=True) + "\n").encode())

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
+from gb10 import whole
 from gb10.layout import Blob, Image, Layout
 
 CHUNK = 1 << 22  # bytes
@@ -162,10 +163,5 @@ class Receipts:
     def write(self) -> None:
         """Where it can be; a source that is read-only is read again next time."""
         if self.fresh:
-            part = self.path.with_name(f"{RECEIPT}.part")
-            try:
-                part.write_text(json.dumps(self.held, sort_keys=True))
-                part.replace(self.path)
-            except OSError:
-                with suppress(OSError):
-                    part.unlink()
+            with suppress(OSError):
+                whole.write(self.path, json.dumps(self.held, sort_keys=True).encode())

@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
+from gb10 import whole
 from gb10.history import Chain, Line, following, lines_of, verify
 from gb10.plan import canonical
 
@@ -106,7 +107,7 @@ class Ledger:
         path = self.plans / f"{name}.json"
         if not path.exists():
             self.plans.mkdir(exist_ok=True, mode=0o700)
-            replace(path, text)
+            keep(path, text)
         return name
 
     def _read(self, deep: bool = False) -> Chain:
@@ -154,8 +155,8 @@ class Ledger:
         self._lock.seek(0)
         self._lock.write(line.run)  # tells the next writer, should this one die before the head is written
         self._lock.flush()
-        replace(path, "".join(one.written() + "\n" for one in [*held, line]).encode())
-        replace(self.head, canonical({"hash": line.hash, "run": line.run, "sequence": line.sequence}).encode() + b"\n")
+        keep(path, "".join(one.written() + "\n" for one in [*held, line]).encode())
+        keep(self.head, canonical({"hash": line.hash, "run": line.run, "sequence": line.sequence}).encode() + b"\n")
         self._lock.truncate(0)
         return line
 
@@ -192,21 +193,6 @@ def said(folder: Path) -> Iterator[None]:
         raise LedgerError(f"{problem.filename or folder}: {problem.strerror or problem}") from None
 
 
-def replace(path: Path, content: bytes) -> None:
-    """The file whole or not at all, also when the machine loses power."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(descriptor)
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def keep(path: Path, content: bytes) -> None:
+    """A file of the ledger, for the operator's eyes only."""
+    whole.write(path, content, 0o600, durable=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from gb10 import whole
 from gb10.layout import NAMES, Blob, Image, Layout, name_of, read_layout, sha256
 
 # Of every file in a layer, s since 1970 (2024-01-01): Python compiles a source anew whose time is not the recorded one.
@@ -136,15 +137,7 @@ def write(path: Path, data: bytes) -> None:
     """Whole or not at all; what is there already with this content is left alone."""
     if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
         return
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=".gb10-part-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            os.fchmod(stream.fileno(), 0o644)
-            stream.write(data)
-        Path(part).replace(path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+    whole.write(path, data)
 
 
 # --- bases -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gb10.history import Line
-from gb10.ledger import Ledger, LedgerError, replace, said
+from gb10.ledger import Ledger, LedgerError, keep, said
 
 NAMESPACE = "gb10-history"
 SECONDS = 30
@@ -21,7 +21,7 @@ def sign(ledger: Ledger, line: Line, key: str) -> None:
         raise LedgerError(f"{key} does not sign: {last(done.stderr)}")
     with said(ledger.folder):
         ledger.signatures.mkdir(exist_ok=True, mode=0o700)
-        replace(ledger.signatures / f"{line.hash}.sig", done.stdout)
+        keep(ledger.signatures / f"{line.hash}.sig", done.stdout)
 
 
 def faults(ledger: Ledger, lines: Iterable[Line], allowed: Path) -> list[str]:

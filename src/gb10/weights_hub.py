@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import whole
 from .relay.node import birth
 from .relay.problem import Problem
-from .relay.receipt import write_atomically
 
 STATE, LOG, BEAT, HOME = ".gb10-hf.json", ".gb10-hf.log", ".gb10-hf.beat", ".gb10-hf-home"
 TICK = 0.2  # s between two looks of the supervisor
@@ -97,7 +97,7 @@ def supervise(folder: Path, command: Sequence[str], env: Mapping[str, str], leas
 
 def keep(folder: Path, state: Mapping[str, Any]) -> None:
     """The state file."""
-    write_atomically(folder / STATE, json.dumps(state).encode(), 0o600)
+    whole.write(folder / STATE, json.dumps(state).encode(), 0o600)
 
 
 def beat(folder: Path) -> None:

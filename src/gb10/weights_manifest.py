@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from gb10 import whole
 from gb10.relay.index import checked
 from gb10.relay.problem import Problem
-from gb10.relay.receipt import write_atomically
 from gb10.weights_files import THREADS, Entry, sha256_of
 
 MANIFEST = "manifest.json"
@@ -54,7 +54,7 @@ def as_files(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 def write(path: Path, entries: Sequence[Entry]) -> None:
     """Atomically; the same entries give the same bytes. Raises OSError."""
     document = {"schema": SCHEMA, "files": as_files(sorted(entries))}
-    write_atomically(path, (json.dumps(document, indent=2) + "\n").encode())
+    whole.write(path, (json.dumps(document, indent=2) + "\n").encode())
 
 
 def of_directory(folder: Path, hashing: bool = True) -> list[Entry]:

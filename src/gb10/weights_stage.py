@@ -18,9 +18,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from . import whole
 from .relay.index import checked
 from .relay.problem import Problem
-from .relay.receipt import mark, write_atomically
+from .relay.receipt import mark
 from .weights_files import CHUNK, room, sha256_of, standing
 
 NAME = re.compile(r"engram-rank\d+-of-\d+\.(safetensors|json|part)")
@@ -157,7 +158,7 @@ def _lacking(
         if now[0] != held["mark"][0] or sha256_of(path) != held["sha256"]:
             return "the staged file is another"
         if keep:
-            write_atomically(receipt, json.dumps(held | {"mark": now}, sort_keys=True).encode())
+            whole.write(receipt, json.dumps(held | {"mark": now}, sort_keys=True).encode())
         return ""
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return "not staged yet"
@@ -188,7 +189,7 @@ def stage(folder: Path, files: Sequence[Mapping[str, Any]], wanted: Mapping[str,
                 held = about | {"mark": mark(os.fstat(stream.fileno())), "sha256": digest, "file": str(path)}
         finally:
             part.unlink(missing_ok=True)
-        write_atomically(receipt, json.dumps(held, sort_keys=True).encode())
+        whole.write(receipt, json.dumps(held, sort_keys=True).encode())
         for other in path.parent.iterdir():
             if NAME.fullmatch(other.name) and other not in (path, receipt):
                 other.unlink()

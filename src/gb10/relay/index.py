@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import whole
 from .problem import Problem, blocked
-from .receipt import RECEIPT, Receipts, known, mark, read_receipts, write_atomically, write_receipts
+from .receipt import RECEIPT, Receipts, known, mark, read_receipts, write_receipts
 
 CHUNK = 1 << 20  # bytes; measured: 4 MiB costs a line of seven 20 % (docs/performance.md)
 DIGEST = 32  # bytes of a sha256
@@ -201,7 +202,7 @@ def make_index(
     if read or not (state / INDEX).is_file() or (state / INDEX).stat().st_size != len(blob):
         try:
             state.mkdir(parents=True, exist_ok=True)
-            write_atomically(state / INDEX, blob)
+            whole.write(state / INDEX, blob)
             write_receipts(state, seen)
         except OSError as problem:
             raise blocked(problem, state, "keeping the index in") from None

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .. import whole
 from ..fanout import Pace, assign
 from . import ports, wire
 from .index import CHUNK, INDEX, LARGEST, Index, make_index
 from .problem import Problem, blocked
-from .receipt import Receipts, read_receipts, write_atomically, write_receipts
+from .receipt import Receipts, read_receipts, write_receipts
 from .store import prepare, remove_parts
 from .worker import Job, Worker
 
@@ -388,7 +389,7 @@ class Node:
         status = self.status(phase or self._phase())
         self.written = time.monotonic()
         with suppress(OSError):  # the run goes on without it; a removed directory ends it
-            write_atomically(self.settings.run_dir / STATUS, json.dumps(status, sort_keys=True).encode(), 0o600)
+            whole.write(self.settings.run_dir / STATUS, json.dumps(status, sort_keys=True).encode(), 0o600)
         return status
 
     def status(self, phase: str) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
+
+from .. import whole
 
 # Shared with the module gb10_weights: {path: [size, mtime_ns, ctime_ns, inode, sha256]}.
 RECEIPT = ".gb10-verified.json"
@@ -27,22 +28,9 @@ def read_receipts(folder: Path) -> Receipts:
     return seen if isinstance(seen, dict) else {}
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """The old content or the new one, never a part."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def write_receipts(folder: Path, seen: Receipts) -> None:
     """Atomically."""
-    write_atomically(folder / RECEIPT, json.dumps(seen, sort_keys=True).encode())
+    whole.write(folder / RECEIPT, json.dumps(seen, sort_keys=True).encode())
 
 
 def known(receipts: Receipts, path: str, stat: os.stat_result, sha256: str) -> bool:
