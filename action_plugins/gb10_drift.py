@@ -8,7 +8,6 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from gb10 import checkout, deploy, deployments, drift, fabric_todo, files, images, prepared, todo
-from gb10.answer import endpoint_fault
 from gb10.findings import error, line
 from gb10.layout import read_layout
 from gb10.nodes import address_of
@@ -40,9 +39,7 @@ class ActionModule(ActionBase):
         fault = None
         if wanted is not None:
             asked = hosts[wanted["head"]].get(self._task.args["asked"]) if wanted["head"] in hosts else None
-            fault = f"{wanted['head']} does not answer"
-            if asked and not asked.get("unreachable"):
-                fault = endpoint_fault(plain(asked), deployments.endpoint(wanted)["model"])
+            fault = deployments.fault(wanted, plain(asked or {}))
         if record is None and not task_vars.get("gb10_plan"):
             found = error("record-missing", "No node has on record what should run.", "Give -e profile=P.")
             raise AnsibleActionFail(line(found))

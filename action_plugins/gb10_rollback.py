@@ -8,7 +8,6 @@ from ansible.utils.display import Display
 from gb10 import anchors, checkout, deployments
 from gb10.findings import error, line
 from gb10.ledger import Ledger, LedgerError
-from gb10.names import group_of
 from gb10.runs import runs
 
 
@@ -55,5 +54,4 @@ class ActionModule(ActionBase):
             return result | {"failed": True, "msg": line(error("record-strange", message, "Deploy by profile."))}
         since = f"run {run.id} of {run.text('time')} by {run.text('operator')}"
         Display().display(f"Back to {deployment['profile']}, plan {deployment['plan_hash'][:12]}: {since}.")
-        known = deployment["profile"] in checkout.profiles([checkout.root()])
-        return result | {"deployment": deployment, "group": group_of(deployment["profile"]) if known else ""}
+        return result | {"deployment": deployment, "group": checkout.known_group(deployment["profile"])}

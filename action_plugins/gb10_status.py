@@ -9,9 +9,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from gb10 import checkout, deployments, files, recovery, status
-from gb10.answer import endpoint_fault
 from gb10.findings import line
-from gb10.names import group_of
 from gb10.settings import plain
 
 
@@ -54,9 +52,7 @@ class ActionModule(ActionBase):
             return None
         head = wanted["deployment"]["head"]
         asked = hosts[head].get(self._task.args["asked"]) if head in hosts else None
-        if not asked or asked.get("unreachable"):
-            return f"{head} does not answer"
-        return endpoint_fault(plain(asked), deployments.endpoint(wanted["deployment"])["model"])
+        return deployments.fault(wanted["deployment"], plain(asked or {}))
 
 
 def reading(registered):
@@ -71,11 +67,10 @@ def find(wanted, hosts):
     if wanted is None or wanted["want"] != deployments.SERVING:
         return {"head": "", "group": "", "deployment": None, "want": wanted and wanted["want"]}
     deployment = wanted["deployment"]
-    known = deployment["profile"] in checkout.profiles([checkout.root()])
     return {
         "head": deployment["head"] if deployment["head"] in hosts else "",
         **deployments.endpoint(deployment),
-        "group": group_of(deployment["profile"]) if known else "",
+        "group": checkout.known_group(deployment["profile"]),
         "deployment": deployment,
         "want": wanted["want"],
     }

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from gb10.findings import error
+from gb10.names import group_of
 from gb10.sources import SourceError
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML has it: ten times as fast
@@ -33,6 +34,11 @@ def profiles(folders: Iterable[Path]) -> list[str]:
     """Names of the profiles: the files ``group_vars/profile_*.yml`` of ``folders`` (checkout, inventory)."""
     files = {path.stem for folder in folders for path in folder.glob("group_vars/profile_*.yml")}
     return [name.removeprefix("profile_").replace("_", "-") for name in sorted(files)]
+
+
+def known_group(profile: str) -> str:
+    """The group of a profile's variables; empty where the checkout has no such profile any more."""
+    return group_of(profile) if profile in profiles([root()]) else ""
 
 
 def profile_images(folders: Iterable[Path]) -> set[str]:

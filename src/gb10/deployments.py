@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gb10.answer import endpoint_fault
 from gb10.plan import UNPINNED, plan_hash
 from gb10.runs import Run, deployments
 
@@ -87,3 +88,10 @@ def endpoint(deployment: Document) -> dict[str, str]:
     argv = head["argv"]
     port, model = (argv[argv.index(option) + 1] for option in ("--port", "--served-model-name"))
     return {"url": f"http://{head['address']}:{port}", "model": str(model)}
+
+
+def fault(deployment: Document, asked: dict[str, Any]) -> str:
+    """Why the endpoint does not answer right, by what its head said when it was asked (empty: it said nothing)."""
+    if not asked or asked.get("unreachable"):
+        return f"{deployment['head']} does not answer"
+    return endpoint_fault(asked, endpoint(deployment)["model"])
