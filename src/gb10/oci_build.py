@@ -37,7 +37,6 @@ OCI_OF = {
 # How a compressed layer begins.
 MAGIC = {b"\x1f\x8b": "+gzip", b"\x28\xb5": "+zstd"}
 CHUNK = 1 << 22  # bytes
-SAVE_SECONDS = 3600
 
 
 class BaseWrong(Exception):

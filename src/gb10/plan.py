@@ -14,7 +14,7 @@ from gb10.findings import Finding, error, errors, warning
 from gb10.memory import MemoryPlan
 from gb10.memory_input import MemoryInput
 from gb10.model_config import Checkpoint
-from gb10.nodes import PER_NODE, Node, read_nodes
+from gb10.nodes import Node, read_nodes
 from gb10.planned import Facts, plan_for
 from gb10.settings import NAMES, BadValue, Settings, integer, read, shown
 
@@ -248,8 +248,3 @@ def _rank(settings: Settings, env: Mapping[str, str], node: Node, nodes: list[No
         "memory_limit": settings.container_memory_limit or "",
         "shm_size": settings.container_shm_size,
     }
-
-
-def per_node(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Of one host's variables those the plan reads."""
-    return {name: variables[name] for name in (*PER_NODE, *NAMES) if name in variables}

@@ -322,8 +322,6 @@ class Settings:
 
 
 NAMES = tuple(f.name for f in fields(Settings))
-# Settings of one value, by their annotation: no mapping or list, in which an operator may have put a secret.
-SINGLE = tuple(f.name for f in fields(Settings) if "[" not in str(f.type))
 
 
 def read(variables: Mapping[str, Any]) -> tuple[Settings | None, list[Finding]]:
