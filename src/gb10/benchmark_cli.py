@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gb10 import benchmark_compare, benchmark_kept, benchmark_text, checkout, run_cli
+from gb10 import benchmark_compare, benchmark_kept, benchmark_text, checkout, playbook, run_cli
 from gb10.benchmark_run import Document
 from gb10.findings import errors, line
 from gb10.sources import shown
@@ -27,8 +27,7 @@ def add(verbs: Any) -> None:
     )
     verb.set_defaults(run=benchmark_verb)
     verb.add_argument("--profile", default="", metavar="P", help="that serves (default: the variable profile)")
-    verb.add_argument("-i", "--inventory", metavar="INVENTORY", help="as for ansible-playbook")
-    verb.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS", help="as there")
+    playbook.options(verb)
     shows = verbs.add_parser(
         "report",
         help="a run of the benchmark again, or two side by side",
@@ -56,9 +55,7 @@ def share(text: str) -> float:
 
 def benchmark_verb(args: argparse.Namespace) -> int:
     """The exit status of ansible-playbook."""
-    options = ["-i", args.inventory] if args.inventory else []
-    for given in [*([f"profile={args.profile}"] if args.profile else []), *args.extra_vars]:
-        options += ["-e", given]
+    options = [*(["-e", f"profile={args.profile}"] if args.profile else []), *playbook.given(args)]
     return run_cli.run_verb(argparse.Namespace(playbook=PLAYBOOK, options=options))
 
 

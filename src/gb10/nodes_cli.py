@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
-import os
 import re
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from gb10 import checkout, drift, files, status, timers
-
-# Of the playbook drift.yml: something differs.
-DIFFERS = 2
+from gb10 import checkout, drift, files, playbook, status, timers
 
 VERBS = {
     "status": "what runs on every node, what should, and whether the endpoint answers",
@@ -30,8 +23,7 @@ def add(verbs: Any) -> None:
     for name, text in VERBS.items():
         verb = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
         verb.set_defaults(run=run, verb=name)
-        verb.add_argument("-i", "--inventory", metavar="INVENTORY", help="as for ansible-playbook")
-        verb.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS", help="as there")
+        playbook.options(verb)
         if name == "logs":
             verb.add_argument("-n", "--lines", type=int, default=40, metavar="N", help="lines a rank (default: 40)")
             verb.add_argument("--node", default="", metavar="NODE", help="of this node alone")
@@ -70,28 +62,13 @@ def write_timers(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the playbook and says what it found; its exit status, and its own words where it found nothing."""
-    root = checkout.root()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "found.json"
-        command = [
-            program(),
-            str(root / f"playbooks/{args.verb}.yml"),
-            "-e",
-            json.dumps({f"{args.verb}_file": str(path)}),
-        ]
-        command += ["-i", args.inventory] if args.inventory else []
-        command += [word for given in args.extra_vars for word in ("-e", given)]
-        if args.verb == "logs":
-            command += ["-e", json.dumps({"logs_lines": args.lines}), *(["--limit", args.node] if args.node else [])]
-        config = os.environ.get("ANSIBLE_CONFIG") or str(root / "ansible.cfg")
-        environment = os.environ | {"ANSIBLE_CONFIG": config, "ANSIBLE_NOCOLOR": "1"}
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        if not path.exists():
-            print(errors(done.stdout, done.stderr), file=sys.stderr)
-            return done.returncode or 1
-        document = json.loads(path.read_text())
+    logs = args.verb == "logs"
+    variables = {"logs_lines": args.lines} if logs else {}
+    limit = ["--limit", args.node] if logs and args.node else []
+    done, document = playbook.ask(args.verb, f"{args.verb}_file", args, variables, limit)
+    if document is None:
+        print(errors(done.stdout, done.stderr), file=sys.stderr)
+        return done.returncode or 1
     print(files.text(document) if args.format == "json" else said(args.verb, document) + "\n", end="")
     return done.returncode
 
@@ -100,12 +77,6 @@ def errors(stdout: str, stderr: str) -> str:
     """Of a playbook that found nothing the findings it failed with, each once; where there is none, its last words."""
     found = re.findall(r"msg: (error \[.*)", stdout)
     return "\n".join(dict.fromkeys(found)) or (stdout + stderr)[-4000:].strip()
-
-
-def program() -> str:
-    """The ansible-playbook beside this Python, else the one on the PATH."""
-    beside = Path(sys.executable).parent / "ansible-playbook"
-    return str(beside) if beside.exists() else "ansible-playbook"
 
 
 def said(verb: str, document: Any) -> str:

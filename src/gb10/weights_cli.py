@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from gb10 import checkout, weights_manifest, weights_report
+from gb10 import playbook, weights_manifest, weights_report
 from gb10.findings import error, line
 from gb10.relay.problem import Problem
 from gb10.sources import SourceError
 from gb10.weights_files import Entry, gib
 
 GOOD, REFUSED = 0, 1
-PLAYBOOK = "playbooks/weights_verify.yml"
+PLAYBOOK = "weights_verify"
 MANIFEST = """\
 Writes manifest.json: path, bytes and sha256 of every file. SOURCE is a directory, every file of which is read, links
 through; or a repository OWNER/NAME of Hugging Face's hub, by its own metadata (only its small files are fetched). Where
@@ -42,8 +38,7 @@ def add(verbs: Any) -> None:
     for name, read, text in (("verify", "changed", "read what was not read yet"), ("status", "none", "read nothing")):
         verb = own.add_parser(name, help=f"what nodes have; {text}", description=ASK, allow_abbrev=False)
         verb.set_defaults(run=ask_verb, read=read)
-        verb.add_argument("-i", "--inventory", type=given, metavar="INVENTORY", help="default: that of ansible.cfg")
-        verb.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS", help="as ansible-playbook")
+        playbook.options(verb, given)
         if name == "verify":
             verb.add_argument("--all", dest="read", action="store_const", const="all", help="read every file")
 
@@ -91,21 +86,10 @@ def repository(name: str, revision: str) -> tuple[list[Entry], str]:
 
 def ask_verb(args: argparse.Namespace) -> int:
     """``gb10 weights verify`` and ``status``: runs the playbook, prints what every node said."""
-    root = checkout.root()
-    with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "report.json"
-        extra = json.dumps({"weights_read": args.read, "weights_report": str(report)})
-        command = [str(Path(sys.executable).parent / "ansible-playbook"), str(root / PLAYBOOK), "-e", extra]
-        command += ["-i", args.inventory] if args.inventory else []
-        command += [word for more in args.extra_vars for word in ("-e", more)]
-        environment = {"ANSIBLE_CONFIG": str(root / "ansible.cfg")} | os.environ | {"ANSIBLE_NOCOLOR": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        try:
-            states = json.loads(report.read_text())
-        except (OSError, ValueError):
-            raise SourceError(
-                error("weights-unasked", f"{said(done.stdout + done.stderr)}.", f"See ansible-playbook {PLAYBOOK}.")
-            ) from None
+    done, states = playbook.ask(PLAYBOOK, "weights_report", args, {"weights_read": args.read})
+    if states is None:
+        remedy = f"See ansible-playbook playbooks/{PLAYBOOK}.yml."
+        raise SourceError(error("weights-unasked", f"{said(done.stdout + done.stderr)}.", remedy))
     print(weights_report.text(states))
     found = weights_report.findings(states)
     for finding in found:
