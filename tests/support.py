@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,13 @@ import yaml
 from gb10.names import group_of
 
 ROOT = Path(__file__).resolve().parents[1]
+# Variables of a host that is the machine the tests run on.
+THIS_MACHINE = {
+    "ansible_host": "127.0.0.1",
+    "ansible_connection": "local",
+    "ansible_become": False,
+    "ansible_python_interpreter": sys.executable,
+}
 
 
 def variables(profile: str) -> dict[str, Any]:

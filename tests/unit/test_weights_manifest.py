@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checkpoints import FILES, SHARD, farm, flip, manifest, write
+from support import THIS_MACHINE
 
 from gb10 import cli
 from gb10.sources import SourceError, engram_shards, entries, holds_shards
@@ -186,10 +186,7 @@ def cluster(tmp_path: Path) -> Path:
     """Two nodes that are this machine, each with a checkpoint of its own, and their inventory."""
     kept(tmp_path / "source")
     shared = {
-        "ansible_host": "127.0.0.1",
-        "ansible_connection": "local",
-        "ansible_become": False,
-        "ansible_python_interpreter": sys.executable,
+        **THIS_MACHINE,
         "weights_source": str(tmp_path / "source"),
     }
     hosts = {}

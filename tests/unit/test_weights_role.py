@@ -14,7 +14,7 @@ import pytest
 import yaml
 from checkpoints import farm, flip
 from safetensors.numpy import load_file
-from support import ROOT
+from support import ROOT, THIS_MACHINE
 from test_weights_stage import TABLES, checkpoint
 
 from gb10 import data, weights_manifest
@@ -39,10 +39,7 @@ def cluster(tmp_path: Path) -> Path:
     (tmp_path / "source/config.json").write_bytes(files["config.json"])
     weights_manifest.write(tmp_path / "source/manifest.json", weights_manifest.of_directory(tmp_path / "whole"))
     shared = {
-        "ansible_host": "127.0.0.1",
-        "ansible_connection": "local",
-        "ansible_become": False,
-        "ansible_python_interpreter": sys.executable,
+        **THIS_MACHINE,
         "weights_source": str(tmp_path / "source"),
         "tensor_parallel": 3,
         "gb10_plan": {"ranks": [{"rank": n, "node": name} for n, name in enumerate(NODES)]},
