@@ -40,6 +40,7 @@ class FilterModule:
             "gb10_undo_todo": undo.undo_todo,
             "gb10_endpoint_of": deployments.endpoint,
             "gb10_image_of": deployments.image_of,
+            "gb10_needs": deployments.needs,
             "gb10_on_record": deployments.on_record,
             "gb10_wanted": deployments.wanted,
             "gb10_lock_node": lock.node,

@@ -36,6 +36,10 @@ options:
     default: 0
   record: {description: File that keeps what should run here., type: path, default: ""}
   wanted: {description: Text for O(record); written before the act. Empty leaves the file., type: str, default: ""}
+  needs:
+    description: What the rank was told to use here, as lists V(interfaces), V(hcas) and V(addresses).
+    type: dict
+    default: {}
   node: {description: Memory and clocks of the node are told too., type: bool, default: false}
 author: gb10-cluster
 """
@@ -57,6 +61,11 @@ rank:
 log_gz: {description: "The log, gzip in base64.", returned: with O(keep_lines) where there is a container, type: str}
 record: {description: The text of O(record); empty where there is none., returned: with O(record), type: str}
 image_held: {description: Whether the node holds O(image)., returned: with O(image), type: bool}
+lacks:
+  description: What of O(needs) this node does not have, in words.
+  returned: with O(needs)
+  type: list
+  sample: ["interface eth1 (it has eth0, lo)"]
 node:
   description: total_kib and available_kib of memory, uptime_s, and of each GPU sm_mhz and max_mhz.
   returned: with O(node)
@@ -67,6 +76,7 @@ import base64
 import calendar
 import gzip
 import shutil
+import socket
 import subprocess
 import time
 import urllib.parse
@@ -188,6 +198,27 @@ def text_of(path):
         return ""
 
 
+def lacks(needs):
+    """What of ``needs`` the node does not have."""
+    found = []
+    for kind, word, folder in (("interfaces", "interface", "net"), ("hcas", "HCA", "infiniband")):
+        path = Path("/sys/class") / folder
+        have = sorted(one.name for one in path.iterdir()) if path.is_dir() else []
+        missing = [name for name in needs.get(kind, []) if name not in have]
+        found += [f"{word} {name} (it has {', '.join(have) or 'none'})" for name in missing]
+    return found + [f"address {one}" for one in needs.get("addresses", []) if not is_own(one)]
+
+
+def is_own(address):
+    """Whether an address is one of this node's."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
 def node():
     """Memory, time since boot and GPU clocks."""
     memory = dict(line.split(":", 1) for line in text_of("/proc/meminfo").splitlines() if ":" in line)
@@ -228,6 +259,7 @@ def main():
             "keep_lines": {"type": "int", "default": 0},
             "record": {"type": "path", "default": ""},
             "wanted": {"type": "str", "default": ""},
+            "needs": {"type": "dict", "default": {}},
             "node": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -259,6 +291,8 @@ def main():
         module.fail_json(msg=f"{params['name']}: {problem}", **result)
     if params["record"]:
         result["record"] = text_of(params["record"])
+    if params["needs"]:
+        result["lacks"] = lacks(params["needs"])
     if params["node"]:
         result["node"] = node()
     module.exit_json(**result)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gb10.answer import endpoint_fault
+from gb10.fabric import device
 from gb10.plan import UNPINNED, plan_hash
 from gb10.runs import Run, deployments
 
@@ -20,6 +21,11 @@ Document = Mapping[str, Any]
 
 SCHEMA = 1
 SERVING, STOPPED = "serving", "stopped"
+
+# Keys of a rank's environment that name what its node must have.
+SOCKETS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+HCAS, ADDRESS = "NCCL_IB_HCA", "VLLM_HOST_IP"
+NAMED = (*SOCKETS, HCAS, ADDRESS)
 
 
 def record(want: str, claim: Document, deployment: Document | None = None) -> str:
@@ -74,6 +80,17 @@ def image_of(deployment: Document, node: str) -> str:
         if rank["node"] == node:
             return str(rank["image"] if rank["image_digest"] == UNPINNED else rank["image_digest"])
     return ""
+
+
+def needs(deployment: Document, node: str) -> dict[str, list[str]]:
+    """What a node's rank was told to use: ``{interfaces, hcas, addresses}``; all empty for a node without one."""
+    env: Document = next((rank["env"] for rank in deployment["ranks"] if rank["node"] == node), {})
+    named = {key: [one.strip() for one in str(env.get(key, "")).split(",")] for key in NAMED}
+    return {
+        "interfaces": sorted({one for key in SOCKETS for one in named[key]} - {""}),
+        "hcas": sorted({device(one) for one in named[HCAS]} - {""}),
+        "addresses": sorted({*named[ADDRESS]} - {""}),
+    }
 
 
 def previous(held: Iterable[Run], now: str) -> Run | None:

@@ -24,8 +24,9 @@ from lab_run import (
 from support import ROOT
 from test_c_cluster import COUNTED, profiles, until_said
 
-# OTHER is the node test_c_cluster took off the network: the restart gives it its first interface name back.
-HEAD, WORKER, OTHER = "spark-153", "spark-148", "spark-161"
+# RENAMED is the node test_c_cluster took off the network: its interface has another name now, and its first one again after
+# a restart.
+HEAD, WORKER, OTHER, RENAMED = "spark-153", "spark-148", "spark-147", "spark-161"
 
 
 def look(verb: str, *more: Any) -> tuple[int, dict[str, Any]]:
@@ -119,3 +120,14 @@ def test_stop_leaves_no_rank_and_recover_leaves_it_so() -> None:
     assert set(map(bool, ranks().values())) == {False}
     _status, document = look("drift")
     assert (document["ranks"], document["restart"]) == ({}, [])
+
+
+def test_a_node_that_lost_what_its_rank_was_told_to_use_is_named_before_any_rank_is_touched() -> None:
+    (then,) = {on_node(node, "cat", "/var/lib/gb10/wanted.json").stdout for node in inventory_hosts()}
+    subprocess.run(["docker", "restart", "--time", "1", RENAMED], check=True, timeout=120, capture_output=True)
+    refused = play("playbooks/rollback.yml")
+    assert refused.returncode != 0
+    said = " ".join(refused.stdout.split())
+    assert f"error [device-gone] {RENAMED}: " in said
+    assert "interface eth1 (it has eth0, lo)" in said
+    assert {on_node(node, "cat", "/var/lib/gb10/wanted.json").stdout for node in inventory_hosts()} == {then}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import hosts
 
-from gb10 import deploy, deployments, plan
+from gb10 import deploy, deployments, environment, plan
 from gb10.runs import runs
 
 CLAIM = {"run": "20261130T120000Z-1", "time": "2026-11-30T12:00:00Z", "operator": "ada", "controller": "desk", "pid": 1}
@@ -107,3 +107,26 @@ def ledger(*steps: tuple[str, str, bool, str]) -> list[dict[str, Any]]:
 def test_what_to_go_back_to(steps: list[tuple[str, str, bool, str]], now: str, back: str | None) -> None:
     found = deployments.previous(runs(ledger(*steps)), now)
     assert (found and found.id) == back
+
+
+@pytest.mark.parametrize(
+    ("env", "wanted"),
+    [
+        ({}, ([], [], [])),
+        ({"NCCL_SOCKET_IFNAME": "enp1s0f1np1", "GLOO_SOCKET_IFNAME": "enp1s0f1np1"}, (["enp1s0f1np1"], [], [])),
+        ({"TP_SOCKET_IFNAME": "a, b"}, (["a", "b"], [], [])),
+        ({"NCCL_IB_HCA": "=rocep1s0f1:1,roceP2p1s0f1"}, ([], ["roceP2p1s0f1", "rocep1s0f1"], [])),
+        ({"VLLM_HOST_IP": "192.168.0.153"}, ([], [], ["192.168.0.153"])),
+    ],
+)
+def test_what_a_rank_was_told_to_use(env: dict[str, str], wanted: tuple[list[str], ...]) -> None:
+    given = {"ranks": [{"node": "one", "env": {"NCCL_DEBUG": "WARN", **env}}, {"node": "two", "env": {}}]}
+    assert tuple(deployments.needs(given, "one").values()) == wanted
+    assert list(deployments.needs(given, "two").values()) == [[], [], []]
+    assert list(deployments.needs(given, "three").values()) == [[], [], []]
+
+
+def test_every_key_that_differs_per_node_is_looked_for_or_needs_no_look(deployment: dict[str, Any]) -> None:
+    """The GID index alone names nothing that could be away."""
+    assert {*deployments.NAMED} == {*environment.PER_NODE_KEYS, "VLLM_HOST_IP"} - {"NCCL_IB_GID_INDEX"}
+    assert all(deployments.needs(deployment, rank["node"])["addresses"] for rank in deployment["ranks"])

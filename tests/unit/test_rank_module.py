@@ -39,3 +39,15 @@ def test_the_record_is_written_once_for_root_alone(tmp_path: Path) -> None:
     assert not rank(tmp_path, record=str(path), wanted="one\n")["changed"]
     assert [p.name for p in path.parent.iterdir()] == ["wanted.json"]
     assert rank(tmp_path, record=str(path))["record"] == "one\n"
+
+
+def test_what_the_node_lacks_of_what_a_rank_was_told_to_use(tmp_path: Path) -> None:
+    """A renamed interface, an HCA that is gone, an address of another node."""
+    assert rank(tmp_path, needs={"interfaces": ["lo"], "addresses": ["127.0.0.1"], "hcas": []})["lacks"] == []
+    needs = {"interfaces": ["lo", "enp9s9"], "hcas": ["rocep9s9"], "addresses": ["192.0.2.7", "2001:db8::7", "host"]}
+    interface, hca, *addresses = rank(tmp_path, needs=needs)["lacks"]
+    assert interface.startswith("interface enp9s9 (it has ")
+    assert "lo" in interface
+    assert hca.startswith("HCA rocep9s9 (it has ")
+    assert addresses == ["address 192.0.2.7", "address 2001:db8::7", "address host"]
+    assert "lacks" not in rank(tmp_path)
