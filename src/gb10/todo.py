@@ -339,7 +339,7 @@ def storage_todo(facts: Document, wanted: Prepared) -> Todo:
         if not place.problem
     ]
     fresh = [place for place in found if place.device]
-    mounts = [entry(place) for place in found if place.uuid and not mounted(place, facts)]
+    mounts = [mount for place in found if place.uuid for mount in entries(place, facts)]
     cache = wanted.storage_cache_path
     if ((facts.get("files") or {}).get(cache) or {}).get("exists", not cache):
         cache = ""
@@ -351,6 +351,7 @@ def storage_todo(facts: Document, wanted: Prepared) -> Todo:
     keep += [
         {"kind": "fstab", "name": m["path"], "ours": f"{m['src']} {m['path']} {m['fstype']} {m['opts']} 0 0"}
         for m in mounts
+        if m["state"] == MOUNTED
     ]
     keep += [{"kind": "directory", "name": place} for place in [*(m["path"] for m in mounts), cache] if place]
     return {
@@ -365,24 +366,28 @@ def storage_todo(facts: Document, wanted: Prepared) -> Todo:
     }
 
 
-def entry(place: disks.Place) -> dict[str, str]:
-    """What the mount module takes."""
-    mount = place.mount
-    return {"src": f"UUID={place.uuid}", "path": mount.path, "fstype": mount.fstype, "opts": mount.opts}
+# States of the mount module: mounted now and at boot as its line says; the options of that line taken up once more.
+MOUNTED, REMOUNTED = "mounted", "remounted"
+
+# Options that the kernel shows as they were asked for; ro is not put right, since it may be the kernel's answer to a disk
+# that fails. [mount(8), proc_pid_mounts(5)]
+SHOWN = frozenset(("noatime", "nodiratime", "nosuid", "nodev", "noexec", "sync", "dirsync", "lazytime"))
 
 
-def mounted(place: disks.Place, facts: Document) -> bool:
-    """Whether the file system is mounted at its path, now and at boot, with these options."""
-    mount = place.mount
+def entries(place: disks.Place, facts: Document) -> list[dict[str, str]]:
+    """What the mount module takes; nothing where the file system is mounted now and at boot, with these options."""
+    mount, options = place.mount, place.mount.opts.split(",")
     now = any(v.get("uuid") == place.uuid and mount.path in v["mountpoints"] for v, _disk in disks.volumes(facts))
     lines = [line for line in facts.get("fstab") or [] if line["target"] == mount.path]
-    line = {
-        "source": f"UUID={place.uuid}",
-        "target": mount.path,
-        "fstype": mount.fstype,
-        "options": mount.opts.split(","),
-    }
-    return now and lines == [line]
+    line = {"source": f"UUID={place.uuid}", "target": mount.path, "fstype": mount.fstype, "options": options}
+    live = [set(one["options"]) for one in facts.get("mounts") or [] if one["target"] == mount.path]
+    state = MOUNTED
+    if now and lines == [line]:
+        if not live or {*options} & SHOWN == live[-1] & SHOWN:
+            return []
+        state = REMOUNTED
+    given = {"src": f"UUID={place.uuid}", "path": mount.path, "fstype": mount.fstype, "opts": mount.opts}
+    return [given | {"state": state}]
 
 
 def storage_findings(node: str, facts: Document, wanted: Prepared) -> list[Finding]:

@@ -433,7 +433,7 @@ def test_an_empty_disk_is_formatted_then_mounted_then_left_alone(tmp_path: Path)
     formatted = replace(disk, fstype="xfs", uuid="ab-12", label="gb10")
     second = storage_todo(looked(tmp_path / "b", spark(disks=[formatted]), **asked), wanted(**asked))
     opts = "noatime,nofail,x-systemd.device-timeout=30s"
-    assert second["mounts"] == [{"src": "UUID=ab-12", "path": "/srv/fast", "fstype": "xfs", "opts": opts}]
+    assert second["mounts"] == [{"src": "UUID=ab-12", "path": "/srv/fast", "fstype": "xfs", "opts": opts, "state": "mounted"}]
     assert second["format"] == []
     assert {"kind": "fstab", "name": "/srv/fast", "ours": f"UUID=ab-12 /srv/fast xfs {opts} 0 0"} in second["keep"]
     tree = spark(
@@ -446,6 +446,29 @@ def test_an_empty_disk_is_formatted_then_mounted_then_left_alone(tmp_path: Path)
     assert codes(facts, **asked) == set()
     renamed = replace(tree, disks=[replace(tree.disks[0], name="nvme7n1")])
     assert storage_todo(looked(tmp_path / "d", renamed, **asked), wanted(**asked))["mounts"] == []
+
+
+@pytest.mark.parametrize(
+    ("opts", "live", "again"),
+    [
+        ("noatime,nofail", "rw,noatime", False),
+        ("noatime,nofail", "rw,relatime", True),
+        ("noatime,nofail", "ro,noatime", False),  # the kernel's answer to a disk that fails
+        ("noatime,nofail", "rw,nosuid,noatime", True),
+        ("nofail", "rw,relatime", False),
+        ("nofail", "rw,noatime", True),
+    ],
+)
+def test_a_mount_with_other_options_than_its_line_is_remounted(
+    tmp_path: Path, opts: str, live: str, again: bool
+) -> None:
+    asked = {"storage_mounts": [{"path": "/srv/fast", "disk": "S7NEW001", "fstype": "xfs", "opts": opts}]}
+    disk = Disk(fstype="xfs", uuid="ab-12", label="gb10", mountpoints=["/srv/fast"])
+    tree = spark(disks=[disk], system={"/etc/fstab": f"UUID=ab-12 /srv/fast xfs {opts} 0 0\n"})
+    tree = replace(tree, mounts=[*tree.mounts, f"/dev/nvme1n1 /srv/fast xfs {live} 0 0"])
+    todo = storage_todo(looked(tmp_path, tree, **asked), wanted(**asked))
+    assert [mount["state"] for mount in todo["mounts"]] == ["remounted"] * again
+    assert not [item for item in todo["keep"] if item["kind"] == "fstab"]
 
 
 ENTRY = "UUID=ab-12 /srv/fast ext4 noatime,nofail,x-systemd.device-timeout=30s 0 0\n"
