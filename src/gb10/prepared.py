@@ -154,9 +154,9 @@ def read_prepared(variables: Document, node: str = "") -> tuple[Prepared | None,
     values: dict[str, Any] = {}
     findings: list[Finding] = []
     for item in fields(Prepared):
-        if variables.get(item.name) is None and item.default is not MISSING:
+        value = variables.get(item.name)  # once: Ansible templates it anew at every look
+        if value is None and item.default is not MISSING:
             continue
-        value = variables.get(item.name)
         try:
             values[item.name] = item.metadata["parse"](plain(value))
         except BadValue as bad:
