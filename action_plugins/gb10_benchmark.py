@@ -63,6 +63,7 @@ class ActionModule(ActionBase):
         run = str((task_vars.get("change_history__opened") or {}).get("run") or new_run_id())
         at = deployments.endpoint(deploy)
         made = benchmark_container.container(deploy, rank, settings, at["url"], at["model"], run)
+        Display().display(benchmark_text.outset(settings, str(deploy["head"])))
         return {"changed": False, "run": run, "container": made}
 
     def _judge(self, deploy, rank, settings, targets, task_vars):

@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from gb10 import benchmark_compare
+from gb10.benchmark_settings import Settings
 from gb10.findings import Finding, line
 from gb10.reference import table as reference
 from gb10.report import table
+
+
+def outset(settings: Settings, head: str) -> str:
+    """What begins now, and where to see how far it is."""
+    requests, tokens = settings.requests * settings.repeats, settings.output_tokens
+    levels = f"{settings.repeats} times {', '.join(map(str, settings.levels))} users"
+    return f"{requests} requests of {tokens} tokens ({levels}). On {head}: docker logs -f gb10-benchmark"
 
 
 def text(run: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> str:

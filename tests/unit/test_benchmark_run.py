@@ -18,7 +18,15 @@ import yaml
 from benchmark_runs import SETTINGS
 from support import ROOT
 
-from gb10 import benchmark_compare, benchmark_container, benchmark_kept, benchmark_run, benchmark_settings, cli
+from gb10 import (
+    benchmark_compare,
+    benchmark_container,
+    benchmark_kept,
+    benchmark_run,
+    benchmark_settings,
+    benchmark_text,
+    cli,
+)
 from gb10.benchmark_compare import changes, half_width, student_t
 from gb10.slo import Slo
 
@@ -35,6 +43,8 @@ def test_the_roles_defaults_are_those_of_the_report() -> None:
     assert settings
     assert (settings.levels, settings.output_tokens, settings.requests_per_user) == ([1, 2, 4, 8], 128, 10)
     assert settings.requests == 150
+    said = "450 requests of 128 tokens (3 times 1, 2, 4, 8 users). On spark-153: docker logs -f gb10-benchmark"
+    assert benchmark_text.outset(settings, "spark-153") == said
 
 
 @pytest.mark.parametrize(
