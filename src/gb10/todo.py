@@ -369,8 +369,8 @@ def storage_todo(facts: Document, wanted: Prepared) -> Todo:
 # States of the mount module: mounted now and at boot as its line says; the options of that line taken up once more.
 MOUNTED, REMOUNTED = "mounted", "remounted"
 
-# Options that the kernel shows as they were asked for; ro is not put right, since it may be the kernel's answer to a disk
-# that fails. [mount(8), proc_pid_mounts(5)]
+# Options that the kernel shows as they were asked for; ro is not put right, since it may be the kernel's answer to a
+# disk that fails. [mount(8), proc_pid_mounts(5)]
 SHOWN = frozenset(("noatime", "nodiratime", "nosuid", "nodev", "noexec", "sync", "dirsync", "lazytime"))
 
 

@@ -24,8 +24,8 @@ from lab_run import (
 from support import ROOT
 from test_c_cluster import COUNTED, profiles, until_said
 
-# RENAMED is the node test_c_cluster took off the network: its interface has another name now, and its first one again after
-# a restart.
+# RENAMED is the node test_c_cluster took off the network: its interface has another name now, and its first one again
+# after a restart.
 HEAD, WORKER, OTHER, RENAMED = "spark-153", "spark-148", "spark-147", "spark-161"
 
 

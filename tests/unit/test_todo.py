@@ -433,7 +433,8 @@ def test_an_empty_disk_is_formatted_then_mounted_then_left_alone(tmp_path: Path)
     formatted = replace(disk, fstype="xfs", uuid="ab-12", label="gb10")
     second = storage_todo(looked(tmp_path / "b", spark(disks=[formatted]), **asked), wanted(**asked))
     opts = "noatime,nofail,x-systemd.device-timeout=30s"
-    assert second["mounts"] == [{"src": "UUID=ab-12", "path": "/srv/fast", "fstype": "xfs", "opts": opts, "state": "mounted"}]
+    mount = {"src": "UUID=ab-12", "path": "/srv/fast", "fstype": "xfs", "opts": opts, "state": "mounted"}
+    assert second["mounts"] == [mount]
     assert second["format"] == []
     assert {"kind": "fstab", "name": "/srv/fast", "ours": f"UUID=ab-12 /srv/fast xfs {opts} 0 0"} in second["keep"]
     tree = spark(
