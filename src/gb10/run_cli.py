@@ -64,6 +64,7 @@ def run_verb(args: argparse.Namespace) -> int:
                 envvars={
                     "ANSIBLE_CONFIG": os.environ.get("ANSIBLE_CONFIG", str(root / "ansible.cfg")),
                     "ANSIBLE_CALLBACK_PLUGINS": str(root / "callback_plugins"),  # it puts its own in place of ours
+                    "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
                     "ANSIBLE_HOST_KEY_CHECKING": "True",  # ansible-runner turns it off where nobody says
                 },
                 suppress_env_files=True,

@@ -412,7 +412,8 @@ def test_a_run_through_the_runner_is_recorded_and_leaves_nothing_else(tmp_path: 
         "--limit",
         "n1",
     ]
-    process = here.start(command=command, TMPDIR=str(scratch), SOME_TOKEN=PLANTED["environment"])
+    more = {"TMPDIR": str(scratch), "SOME_TOKEN": PLANTED["environment"], "PATH": os.defpath}  # ansible is not on it
+    process = here.start(command=command, **more)
     listed = ""
     while process.poll() is None:
         lines = command_lines().split("\n")
