@@ -57,7 +57,7 @@ rank:
   description: What was found. V(exists) alone is false where there is no container or no Docker (then with a problem).
   returned: always
   type: dict
-  sample: {exists: true, running: true, exit_code: 0, image_id: "sha256:...", labels: {}, phase: ready, key_differs: false}
+  sample: {exists: true, running: true, exit_code: 0, image_id: "sha256:...", phase: ready, key_differs: false}
 log_gz: {description: "The log, gzip in base64.", returned: with O(keep_lines) where there is a container, type: str}
 key_file: {description: O(key_file) where it holds a key; else empty., returned: always, type: str}
 record: {description: The text of O(record); empty where there is none., returned: with O(record), type: str}
