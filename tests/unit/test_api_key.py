@@ -96,7 +96,7 @@ def test_a_kept_key_is_not_dropped_in_silence(
         ([], ""),
         (["PATH=/bin", f"VLLM_API_KEY={KEY}"], KEY),
         (["VLLM_API_KEY="], ""),
-        (["VLLM_API_KEY_2=x", "MY_VLLM_API_KEY=y", "VLLM_API_KEY"], ""),
+        (["VLLM_API_KEY", "VLLM_API_KEY_2=x", "MY_VLLM_API_KEY=y"], ""),
         (["VLLM_API_KEY=first", "VLLM_API_KEY=last"], "last"),
     ],
 )
