@@ -7,7 +7,20 @@ from pathlib import Path
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from gb10 import anchors, assess, checkout, deploy, fabric_todo, files, images, prepared, rank_container, rank_env, todo
+from gb10 import (
+    anchors,
+    assess,
+    checkout,
+    deploy,
+    fabric_todo,
+    files,
+    images,
+    kept_key,
+    prepared,
+    rank_container,
+    rank_env,
+    todo,
+)
 from gb10.findings import error, errors, line
 from gb10.layout import read_layout
 from gb10.ledger import Ledger, LedgerError, new_run_id
@@ -20,7 +33,8 @@ class ActionModule(ActionBase):
     """Argument ``facts``: the variable under which every node registered ``gb10_facts``.
 
     Returns ``deploy`` (what is to run), ``images`` (per node what to bring of its image), ``removable`` (per node tags
-    no profile names), ``todo`` (per node and role), ``run`` (an id). Fails with one line per error.
+    no profile names), ``todo`` (per node and role), ``run`` (an id), ``key_act`` (what becomes of the API key nodes
+    keep). Fails with one line per error.
     """
 
     _requires_connection = False
@@ -77,6 +91,13 @@ class ActionModule(ActionBase):
             if wanted and flag(self._templar.template(task_vars["preflight_prepares"])):
                 findings += todo.node_findings(name, facts[name], wanted)
                 findings += fabric_todo.fabric_findings(name, facts[name], own[name])
+        given, remove, serves = (
+            self._templar.template(task_vars.get(name))
+            for name in ("serve_api_key", "serve_api_key_remove", "preflight_serves")
+        )
+        kept = [name for name, document in facts.items() if document.get("api_key")]
+        key_act, bad = kept_key.decided(bool(given), flag(remove or False), kept, flag(serves))
+        findings += bad
         launcher = str(checkout.node_variables(hostvars[names[0]], ["serve_launcher"])["serve_launcher"])
         if launcher not in (rank_container.DOCKER, rank_container.SPARKRUN):
             message = f"serve_launcher is {shown(launcher)}, which starts no ranks."
@@ -99,6 +120,7 @@ class ActionModule(ActionBase):
             "images": coming,
             "removable": removable,
             "todo": todos,
+            "key_act": key_act,
             "run": new_run_id(),
         }
 

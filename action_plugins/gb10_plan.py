@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ansible import context
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from gb10 import checkout, files, inventory, planning, report
+from gb10 import api_key, checkout, files, inventory, planning, report
 from gb10.findings import Finding, errors, line
 from gb10.sources import SourceError
 
@@ -15,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class ActionModule(ActionBase):
-    """Returns ``plan`` (the document). Fails with one line per finding when one of them is an error."""
+    """Returns ``plan`` (the document). Fails with one line per finding when one of them is an error.
+
+    The API key is judged here too, and is in nothing this returns.
+    """
 
     _requires_connection = False
     _supports_check_mode = True
@@ -32,6 +36,8 @@ class ActionModule(ActionBase):
             return result | {"failed": True, "msg": line(problem.finding)}
         Display().display(report.plan_text(document))
         findings = errors(Finding(**f) for f in document["findings"])
+        key, launcher = (self._templar.template(task_vars.get(name)) for name in ("serve_api_key", "serve_launcher"))
+        findings += api_key.refusals(key, map(str, context.CLIARGS.get("extra_vars") or []), str(launcher))
         if findings:
             return result | {"failed": True, "msg": "\n".join(map(line, findings))}
         return result | {"changed": False, "plan": document}

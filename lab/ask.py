@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 
 from gb10.answer import MAX_TOKENS, QUESTION, completion_fault
@@ -35,16 +36,17 @@ def ranks(nodes: list[Node]) -> list[str]:
 
 
 def answer(head: Node) -> str:
-    """The endpoint's answer to the report's question.
+    """The endpoint's answer to the report's question, asked with the key of the deploy (GB10_API_KEY) where it had one.
 
     Raises:
         LabError: it does not answer, or does not count.
     """
     payload = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": MAX_TOKENS}
+    key = os.environ.get("GB10_API_KEY")
     request = urllib.request.Request(
         f"http://{head.address}:{API_PORT}/v1/chat/completions",
         data=json.dumps(payload | {"temperature": 0}).encode(),
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
     )
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:

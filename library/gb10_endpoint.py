@@ -17,6 +17,10 @@ options:
     type: dict
     default: {}
   timeout: {description: Seconds for each of the requests., type: float, default: 60}
+  key_file:
+    description: The file that keeps the endpoint's API key, if it has one; it is sent with every request.
+    type: path
+    default: /var/lib/gb10/api/key.env
 author: gb10-cluster
 """
 EXAMPLES = r"""
@@ -45,14 +49,16 @@ import urllib.error
 import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gb10 import key_file
 
 NOT_ASKED = {"status": 0, "body": "not asked"}
 
 
-def ask(url, timeout, payload=None):
+def ask(url, timeout, payload=None, key=""):
     """Status and decoded body of one request; status 0 when nothing answered."""
     data = None if payload is None else json.dumps(payload).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url, data=data, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             status, raw = answer.status, answer.read()
@@ -66,14 +72,14 @@ def ask(url, timeout, payload=None):
         return {"status": status, "body": raw.decode(errors="replace")[:2000]}
 
 
-def everything(url, model, question, max_tokens, chats, timeout):
+def everything(url, model, question, max_tokens, chats, timeout, key=""):
     """Answers to all requests; nothing is asked of an endpoint that does not list its models."""
-    models = ask(url + "/v1/models", timeout)
+    models = ask(url + "/v1/models", timeout, key=key)
     if models["status"] != 200:
         return {"models": models, "completion": NOT_ASKED, "chats": dict.fromkeys(chats, NOT_ASKED)}
 
     def chat(body):
-        return ask(url + "/v1/chat/completions", timeout, {**body, "model": model, "temperature": 0})
+        return ask(url + "/v1/chat/completions", timeout, {**body, "model": model, "temperature": 0}, key)
 
     first = chat({"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens})
     # An engine that does not answer one question is not asked the next: it would only wait again.
@@ -90,10 +96,16 @@ def main():
             "max_tokens": {"type": "int", "default": 50},
             "chats": {"type": "dict", "default": {}},
             "timeout": {"type": "float", "default": 60},
+            "key_file": {"type": "path", "default": key_file.PATH, "no_log": False},
         },
         supports_check_mode=True,
     )
-    module.exit_json(changed=False, **everything(**module.params))
+    path = module.params.pop("key_file")
+    try:
+        key = key_file.read(path)
+    except OSError as problem:
+        module.fail_json(msg=f"The API key cannot be read: {problem.filename}: {problem.strerror}")
+    module.exit_json(changed=False, **everything(**module.params, key=key))
 
 
 if __name__ == "__main__":

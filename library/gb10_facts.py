@@ -24,7 +24,7 @@ import urllib.parse
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gb10 import rank_container
+from ansible.module_utils.gb10 import key_file, rank_container
 
 DOCUMENTATION = r"""
 ---
@@ -863,8 +863,19 @@ def read_container(node, item, rank_name):
         "labels": rank_container.labels(item.get("Labels")),
         "network_mode": (item.get("HostConfig") or {}).get("NetworkMode"),
         "ports": sorted({p["PublicPort"] for p in item.get("Ports") or [] if p.get("PublicPort")}),
+        "key_differs": key_in(inspect) != read_key(node) if inspect.get("Config") else None,
         "made_from": made_from(inspect, image) if inspect.get("Config") else None,
     }
+
+
+def key_in(inspect):
+    """The API key an inspected container was made with, to be compared here and told nobody; empty without one."""
+    return key_file.key_in(inspect["Config"].get("Env") or [])
+
+
+def read_key(node):
+    """The API key this node keeps; empty where it keeps none."""
+    return key_file.key_in((node.text(key_file.PATH) or "").splitlines())
 
 
 def made_from(inspect, image):
@@ -876,7 +887,7 @@ def made_from(inspect, image):
     devices = [(d.get("PathOnHost"), d.get("PathInContainer")) for d in host.get("Devices") or []]
     return {
         "argv": hidden_options([*(config.get("Entrypoint") or []), *(config.get("Cmd") or [])]),
-        "env": environment(pair for pair in config.get("Env") or [] if pair not in inherited),
+        "env": environment(pair for pair in config.get("Env") or [] if pair not in inherited and not is_key(pair)),
         "env_of_image": None if image is None else environment(inherited),
         "ulimits": {u["Name"]: f"{u['Soft']}:{u['Hard']}" for u in host.get("Ulimits") or []},
         "cap_add": sorted(name.removeprefix("CAP_") for name in host.get("CapAdd") or []),
@@ -897,6 +908,11 @@ def made_from(inspect, image):
         "memory_bytes": host.get("Memory") or 0,
         "shm_bytes": host.get("ShmSize") or 0,
     }
+
+
+def is_key(pair):
+    """Whether a ``KEY=value`` string is the API key, which no plan decides."""
+    return pair.startswith(f"{key_file.NAME}=")
 
 
 def environment(pairs):
@@ -1088,6 +1104,7 @@ def sections(node, options):
         "fstab": lambda: parse_fstab(node.text("/etc/fstab")),
         "storage_probe": lambda: read_probe(node),
         "anchor": lambda: read_anchor(node),
+        "api_key": lambda: bool(read_key(node)),
         "limits": lambda: parse_limits(node.text("/proc/self/limits")),
         "user": lambda: read_user(node),
         "python": lambda: read_python(node),

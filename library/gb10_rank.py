@@ -41,6 +41,10 @@ options:
     type: dict
     default: {}
   node: {description: Memory and clocks of the node are told too., type: bool, default: false}
+  key:
+    description: "The API key the rank should carry, empty for none. Without it: the one in O(key_file)."
+    type: str
+  key_file: {description: The file that keeps it., type: path, default: /var/lib/gb10/api/key.env}
 author: gb10-cluster
 """
 EXAMPLES = r"""
@@ -57,8 +61,9 @@ rank:
   description: What was found. V(exists) alone is false where there is no container or no Docker (then with a problem).
   returned: always
   type: dict
-  sample: {exists: true, running: true, exit_code: 0, image_id: "sha256:...", labels: {}, phase: ready, fault: null}
+  sample: {exists: true, running: true, exit_code: 0, image_id: "sha256:...", phase: ready, key_differs: false}
 log_gz: {description: "The log, gzip in base64.", returned: with O(keep_lines) where there is a container, type: str}
+key_file: {description: O(key_file) where it holds a key; else empty., returned: always, type: str}
 record: {description: The text of O(record); empty where there is none., returned: with O(record), type: str}
 image_held: {description: Whether the node holds O(image)., returned: with O(image), type: bool}
 lacks:
@@ -83,7 +88,7 @@ import urllib.parse
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gb10 import engine_log, rank_container, whole
+from ansible.module_utils.gb10 import engine_log, key_file, rank_container, whole
 from ansible.module_utils.gb10.docker_socket import Docker, Refused, container
 
 TAIL = 2000  # lines of log that are searched
@@ -134,6 +139,7 @@ def read(docker, params):
         "id": info["Id"],
         "image_id": info.get("Image"),
         "labels": labels,
+        "key_differs": key_file.key_in(info["Config"].get("Env") or []) != params["key"],
         "phase": engine_log.phase_of(lines, signs["phases"]),
         "fault": engine_log.fault_of(lines, signs["faults"]),
         "cause": engine_log.cause_of(lines, signs["cause"]),
@@ -261,12 +267,19 @@ def main():
             "wanted": {"type": "str", "default": ""},
             "needs": {"type": "dict", "default": {}},
             "node": {"type": "bool", "default": False},
+            "key": {"type": "str", "no_log": True},
+            "key_file": {"type": "path", "default": key_file.PATH, "no_log": False},
         },
         supports_check_mode=True,
     )
     params, docker = module.params, Docker(module.params["docker_socket"])
+    try:
+        kept = key_file.read(params["key_file"])
+    except OSError as problem:
+        module.fail_json(msg=f"The API key cannot be read: {problem.filename}: {problem.strerror}")
+    params["key"] = kept if params["key"] is None else params["key"]
     rank = watched(docker, params)
-    result = {"changed": changes(params, rank), "rank": rank}
+    result = {"changed": changes(params, rank), "rank": rank, "key_file": params["key_file"] if kept else ""}
     if rank.get("problem") and params["state"] != "read":
         module.fail_json(msg=rank["problem"], **result)
     try:

@@ -35,6 +35,8 @@ def completion_fault(status: int, body: Any) -> str:
 
 def models_fault(status: int, body: Any, served_model_name: str) -> str:
     """Why ``/v1/models`` does not list the served name; empty when it does."""
+    if status == 401:
+        return "the endpoint asks for another API key"
     if status != 200:
         return f"/v1/models answered HTTP {status}"
     try:

@@ -4,6 +4,9 @@ Its source is given to the image's Python, so it needs nothing but the standard 
 object: url, model, command (of the client), tokenizer, output_tokens, warmups, prompts, run, levels ([{concurrency,
 repeat, requests}]), timeout (seconds of one request), level_timeout, metrics, gauges, interval.
 
+The endpoint's API key, where it has one, is in the environment as the engine reads it (VLLM_API_KEY); the client gets
+it as the name it reads.
+
 It first asks what is served, and streams one answer to see what this endpoint's chunks hold; it measures nothing of an
 endpoint that fails there. The last line it prints is MARK and the result: compressed JSON, in base64. With each level
 come the engine's own figures before and after it, and the highest of its gauges during it.
@@ -29,7 +32,10 @@ from typing import Any
 MARK = "GB10-BENCHMARK "
 KEPT = ("duration", "ttfts", "itls", "latencies", "output_lens", "input_lens", "errors", "start_times")
 ERROR_LENGTH = 200  # characters kept of what the client says
+KEY = os.environ.get("VLLM_API_KEY", "")
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+OPENER.addheaders += [("Authorization", f"Bearer {KEY}")] if KEY else []
+CLIENT_ENV = {**os.environ, **({"OPENAI_API_KEY": KEY} if KEY else {})}
 
 Spec = dict[str, Any]
 
@@ -172,7 +178,13 @@ def run_client(argv: list[str], seconds: float) -> str:
     """Why the client gave no result, empty when it did. It and all it started end within ``seconds``."""
     try:
         client = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=CLIENT_ENV,
+            start_new_session=True,
         )
     except OSError as problem:
         return f"the client {argv[0]} does not start: {problem.strerror}"

@@ -130,6 +130,8 @@ def restart_reasons(deploy: Mapping[str, Any], states: Mapping[str, Mapping[str,
             reasons.append(f"{node}: rank {labels.get(LABEL_RANK)} runs where rank {planned[node]['rank']} belongs")
         elif planned[node]["image_digest"] not in (UNPINNED, state.get("image_id")):
             reasons.append(f"{node}: another image runs ({str(state.get('image_id'))[:19]})")
+        elif state.get("key_differs"):
+            reasons.append(f"{node}: the API key changed")
         elif state.get("status") == rank_container.ASLEEP:
             reasons.append(f"{node}: {rank_container.NO_ENGINE}")
         elif not state.get("running"):

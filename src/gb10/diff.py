@@ -162,7 +162,7 @@ def state(facts: Document) -> dict[str, Any]:
     container = own_container(facts)
     if container is None:
         return {"exists": False}
-    same = {key: container.get(key) for key in ("image_id", "labels", "exit_code")}
+    same = {key: container.get(key) for key in ("image_id", "labels", "exit_code", "key_differs")}
     return {"exists": True, "running": container.get("state") == "running", **same}
 
 

@@ -21,6 +21,7 @@ LAYERS = ("container_base_env", "nccl_env", "profile_env", "container_env")
 REFUSED = {
     "VLLM_PORT": "workers inherit it and collide on one port",
     "VLLM_HOST_IP": "it differs per node and is set from fabric_address",
+    "VLLM_API_KEY": "it would stand in plans and records; serve_api_key takes it",
 }
 PER_NODE_KEYS = {
     "NCCL_IB_HCA": "nccl_ib_hca",

@@ -30,6 +30,7 @@ def node_status(name: str, reading: Document | None) -> dict[str, Any]:
         "image": labels.get(deploy.LABEL_IMAGE),
         "profile": labels.get(deploy.LABEL_PROFILE),
         "plan_hash": labels.get(deploy.LABEL_PLAN),
+        "key_differs": rank.get("key_differs"),
         "memory_available_kib": facts.get("available_kib"),
         "memory_total_kib": facts.get("total_kib"),
         "clocks": facts.get("gpus") or [],
@@ -112,6 +113,7 @@ def state(one: Document) -> dict[str, Any]:
         "running": one["container"] == "running",
         "exit_code": one["container"].rpartition(" ")[2],
         "image_id": one["image_digest"],
+        "key_differs": one["key_differs"],
         "labels": {label: one[key] for label, key in labels.items() if one[key] is not None},
     }
 

@@ -15,14 +15,17 @@ from support import ROOT
 
 BIN = Path(sys.executable).parent
 INVENTORY = ROOT / ".lab/inventory/hosts.yml"
+API_KEY = "planted-0123456789-of-the-lab"  # by its looks alone nothing would hide it
+KEY_FILE = "/var/lib/gb10/api/key.env"
 BOOT = 900  # seconds a boot may take before a test gives up; one takes two to three minutes
 ENVIRONMENT = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
 
 
-def run(command: list[Any], seconds: int) -> subprocess.CompletedProcess[str]:
-    """Bounded; output kept."""
+def run(command: list[Any], seconds: int, key: str = "") -> subprocess.CompletedProcess[str]:
+    """Bounded; output kept. ``key``: the endpoint's, in the command's environment."""
+    environment = ENVIRONMENT | ({"GB10_API_KEY": key} if key else {})
     return subprocess.run(
-        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=seconds, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds, check=False
     )
 
 
@@ -38,10 +41,15 @@ def play_command(playbook: str, *more: str, profile: str = "tp8-300k", inventory
 
 
 def play(
-    playbook: str, *more: str, profile: str = "tp8-300k", inventory: Path = INVENTORY, seconds: int = BOOT
+    playbook: str,
+    *more: str,
+    profile: str = "tp8-300k",
+    inventory: Path = INVENTORY,
+    seconds: int = BOOT,
+    key: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """A whole playbook."""
-    return run(play_command(playbook, *more, profile=profile, inventory=inventory), seconds)
+    return run(play_command(playbook, *more, profile=profile, inventory=inventory), seconds, key)
 
 
 def recap(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, int]]:

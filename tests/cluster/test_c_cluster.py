@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import signal
@@ -15,10 +16,12 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from lab_run import (
+    API_KEY,
     BIN,
     BOOT,
     ENVIRONMENT,
     INVENTORY,
+    KEY_FILE,
     identities,
     inventory_hosts,
     molecule,
@@ -211,17 +214,79 @@ def test_interrupted_switch_is_finished_by_the_same_command() -> None:
 
 
 def test_a_dead_rank_and_yesterdays_container_are_replaced_on_switching_back() -> None:
-    """Case 21: node 5 holds a container of the rank's name that somebody started by hand."""
+    """Case 21: node 5 holds a container of the rank's name that somebody started by hand.
+
+    The endpoint gets an API key with it, and has one from here on.
+    """
     image = ranks()["spark-162"]["Image"]
     on_node("spark-162", "docker", "rm", "-f", "gb10-rank")
     by_hand = on_node("spark-162", "docker", "run", "-d", "--name", "gb10-rank", image, "sleep", "3600")
     assert by_hand.returncode == 0, by_hand.stderr
-    done = play("site.yml")
+    done = play("site.yml", key=API_KEY)
     assert done.returncode == 0, done.stdout[-3000:]
     assert COUNTED in done.stdout
+    assert API_KEY not in done.stdout + done.stderr
     found = ranks()
     assert profiles(found) == {"tp8-300k"}
     assert {int(r["Config"]["Labels"]["gb10.rank"]) for r in found.values()} == set(range(8))
+
+
+def models(key: str, path: str = "/v1/models") -> int:
+    """What the endpoint answers who asks with this key, or with none."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        with urlopen(Request(f"http://10.77.1.153:8000{path}", headers=headers), timeout=30) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+
+
+def test_the_endpoint_asks_for_its_key() -> None:
+    assert [models(key) for key in ("", "another-0123456789", API_KEY)] == [401, 401, 200]
+    assert models("", "/health") == 200
+
+
+def test_the_key_is_in_its_file_and_in_the_heads_rank_and_nowhere_else() -> None:
+    """On nodes: files, journals, process lists, containers; on the controller: all that is kept of runs.
+
+    Docker's own directories hold every container's environment, for root alone.
+    """
+    found = ranks()
+    assert f"VLLM_API_KEY={API_KEY}" in found["spark-153"]["Config"].pop("Env")
+    assert API_KEY not in json.dumps(found)
+    modes = on_node("spark-153", "stat", "-c", "%a %U", KEY_FILE, str(Path(KEY_FILE).parent)).stdout
+    assert modes.splitlines() == ["600 root", "700 root"]
+    for node in found:
+        listed = on_node(node, "ps", "axww", "-o", "args").stdout
+        assert ("vllm" in listed, API_KEY in listed) == (True, False)
+        journal = on_node(node, "journalctl", "--no-pager", "--output", "json", seconds=120).stdout
+        assert (len(journal) > 1000, API_KEY in journal) == (True, False)
+        logged = on_node(node, "docker", "logs", "--tail", "5000", "gb10-rank")
+        assert API_KEY not in logged.stdout + logged.stderr
+        places = ["/etc", "/home", "/root", "/tmp", "/var/lib/gb10", "/var/log", "/var/tmp"]
+        held = on_node(node, "grep", "-rlsF", "--devices=skip", API_KEY, *places, seconds=120)
+        assert held.stdout.split() == ([KEY_FILE] if node == "spark-153" else []), node
+    kept = [path for path in (ROOT / "history/lab").rglob("*") if path.is_file()]
+    assert len(kept) > 10
+    for path in kept:
+        held_ = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        assert API_KEY.encode() not in held_, path
+
+
+def test_a_kept_key_is_not_lost_and_another_one_restarts_the_ranks() -> None:
+    before = identities()
+    refused = play("site.yml")
+    assert refused.returncode != 0
+    assert "error [api-key-missing]" in " ".join((refused.stdout + refused.stderr).split())
+    for more, key in (((), "another-0123456789"), (("-e", "serve_api_key_remove=true"), "")):
+        checked = play("playbooks/serve.yml", "--check", *more, key=key)
+        assert checked.returncode == 0, checked.stdout[-3000:]
+        assert "spark-153: the API key changed" in checked.stdout
+    same = play("playbooks/serve.yml", key=API_KEY)
+    assert same.returncode == 0, same.stdout[-3000:]
+    assert {numbers["changed"] for numbers in recap(same).values()} == {0}
+    assert identities() == before
+    assert models(API_KEY) == 200
 
 
 def test_every_run_is_on_record_and_the_nodes_know_it() -> None:

@@ -1,4 +1,7 @@
-"""The benchmark of the cluster that test_c_cluster leaves: tiny levels, the real client in the real image."""
+"""The benchmark of the cluster that test_c_cluster leaves: tiny levels, the real client in the real image.
+
+The endpoint has an API key, which nobody gives here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_run import identities, play, ranks
+from lab_run import API_KEY, identities, play, ranks
 from support import ROOT
 
 TINY = {
@@ -22,7 +25,7 @@ TINY = {
 @pytest.fixture(scope="module", autouse=True)
 def _serving() -> None:
     if not all(rank and rank["State"]["Running"] for rank in ranks().values()):
-        done = play("playbooks/serve.yml")
+        done = play("playbooks/serve.yml", key=API_KEY)
         assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -54,6 +57,8 @@ def test_the_endpoint_is_measured_and_the_run_kept_and_on_record(tmp_path: Path)
     assert run["deployment"]["image_digest"] == head["Image"]
     assert run["deployment"]["plan_hash"] == head["Config"]["Labels"]["gb10.plan-hash"]
     assert {"report.html", "levels.csv", "ttft.png", "memory-budget.svg"} <= {path.name for path in place.iterdir()}
+    told_ = [done.stdout, done.stderr, *(path.read_text(errors="replace") for path in place.iterdir())]
+    assert not [text for text in told_ if API_KEY in text]
     story = (ROOT / f"history/lab/runs/{place.name}.jsonl").read_text()
     assert sha256((place / "run.json").read_bytes()).hexdigest() in story
 

@@ -1,4 +1,7 @@
-"""The cluster that test_c_cluster leaves: looked at, locked, killed and brought back, rolled back, stopped."""
+"""The cluster that test_c_cluster leaves: looked at, locked, killed and brought back, rolled back, stopped.
+
+Its endpoint has an API key, which only a deploy is given.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,18 @@ import gzip
 import json
 import signal
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
 from lab_run import (
+    API_KEY,
     BIN,
     BOOT,
     ENVIRONMENT,
     INVENTORY,
+    KEY_FILE,
     identities,
     inventory_hosts,
     on_node,
@@ -22,11 +30,18 @@ from lab_run import (
     run,
 )
 from support import ROOT
-from test_c_cluster import COUNTED, profiles, until_said
+from test_c_cluster import COUNTED, models, profiles, until_said
 
 # RENAMED is the node test_c_cluster took off the network: its interface has another name now, and its first one again
 # after a restart.
 HEAD, WORKER, OTHER, RENAMED = "spark-153", "spark-148", "spark-147", "spark-161"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _key() -> Iterator[None]:
+    """What comes after this module deploys without one."""
+    yield
+    on_node(HEAD, "rm", "-rf", str(Path(KEY_FILE).parent))
 
 
 def look(verb: str, *more: Any) -> tuple[int, dict[str, Any]]:
@@ -52,8 +67,9 @@ def test_a_second_operator_is_refused_and_a_killed_ones_lock_is_taken_over() -> 
     """Also Ctrl-C before a rank is touched: nothing is left to bring back."""
     before = identities()
     command = play_command("playbooks/serve.yml", "-e", "max_num_seqs=4")
+    environment = ENVIRONMENT | {"GB10_API_KEY": API_KEY}
     with subprocess.Popen(
-        command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         until_said(process, "TASK [serve : The run has a name]", 300)
         process.send_signal(signal.SIGSTOP)  # an operator who takes his time
@@ -71,6 +87,21 @@ def test_a_second_operator_is_refused_and_a_killed_ones_lock_is_taken_over() -> 
     assert "nothing to do" in taken.stdout
     assert identities() == before
     assert on_node(HEAD, "test", "-e", "/run/gb10-lock.json").returncode != 0
+
+
+def test_a_run_killed_between_the_key_and_the_restart_is_seen() -> None:
+    """The head keeps another key than its rank carries: told by status and drift, and recover would restart."""
+    kept = on_node(HEAD, "cat", KEY_FILE).stdout
+    try:
+        on_node(HEAD, "sed", "-i", "s/$/2/", KEY_FILE)
+        _status, document = look("status")
+        assert f"{HEAD}: the API key changed" in document["troubles"]
+        assert document["endpoint_fault"] == "the endpoint asks for another API key"
+        assert f"{HEAD}: the API key changed" in look("drift")[1]["restart"]
+    finally:
+        on_node(HEAD, "sed", "-i", "s/2$//", KEY_FILE)
+    assert on_node(HEAD, "cat", KEY_FILE).stdout == kept
+    assert look("status")[1]["troubles"] == []
 
 
 def test_killed_ranks_are_seen_at_once_and_brought_back_by_one_command() -> None:
@@ -94,6 +125,7 @@ def test_killed_ranks_are_seen_at_once_and_brought_back_by_one_command() -> None
     assert done.returncode == 0, done.stdout[-3000:]
     assert COUNTED in done.stdout
     assert look("status")[1]["troubles"] == []
+    assert [models(key) for key in ("", API_KEY)] == [401, 200]
     kept = sorted((ROOT / "history/lab/logs").glob("*/*.log.gz"))
     assert any("vLLM" in gzip.decompress(path.read_bytes()).decode() for path in kept)
 
@@ -105,6 +137,7 @@ def test_rollback_brings_the_previous_good_deployment() -> None:
     assert COUNTED in done.stdout
     (then,) = profiles(ranks())
     assert {now, then} == {"tp8-300k", "tp8-1m"}
+    assert [models(key) for key in ("", API_KEY)] == [401, 200]
     engine = max((ROOT / "history/lab/logs").glob("*/engine.json"), key=lambda path: path.stat().st_mtime)
     figures = json.loads(engine.read_text())["ranks"][HEAD]
     assert figures["kv_tokens"] > 0

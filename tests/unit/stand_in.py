@@ -32,6 +32,7 @@ class Behaviour:
     faults: list[str] = field(default_factory=lambda: ["good"])
     models: list[str] = field(default_factory=lambda: [MODEL])
     metrics: str = ""
+    api_key: str = ""
 
 
 class Server(ThreadingHTTPServer):
@@ -60,8 +61,16 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def asked_with_key(self) -> bool:
+        """As vLLM judges it: /v1 alone is guarded."""
+        wanted = self.server.behaviour.api_key
+        told = self.headers.get("Authorization") == f"Bearer {wanted}"
+        return not wanted or told or not self.path.startswith("/v1")
+
     def do_GET(self) -> None:
-        if self.path == "/health":
+        if not self.asked_with_key():
+            self.reply(b'{"error": "Unauthorized"}', 401)
+        elif self.path == "/health":
             self.reply(b"")
         elif self.path == "/metrics":
             self.reply(self.server.behaviour.metrics.encode(), kind="text/plain")
@@ -74,6 +83,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         begun = time.monotonic()
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.asked_with_key():
+            return self.reply(b'{"error": "Unauthorized"}', 401)
         told = self.server.behaviour
         with self.server.lock:
             fault = told.faults[len(self.server.bodies) % len(told.faults)]

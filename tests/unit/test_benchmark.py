@@ -186,6 +186,7 @@ GOOD = {"chunks": ["role", "content"], "tokens": 15, "done": True, "error": ""}
         (LISTED, GOOD, ""),
         ({"status": 0, "body": "Connection refused"}, {}, "nothing answers at http://h:8000: Connection refused"),
         ({"status": 404, "body": ""}, {}, "/v1/models answered HTTP 404"),
+        ({"status": 401, "body": ""}, {}, "asks for another API key"),
         ({"status": 200, "body": {"data": [{"id": "/data/m"}]}}, {}, f"serves /data/m, not {MODEL}"),  # case 27
         ({"status": 200, "body": "<html>"}, {}, "answered no list"),
         (LISTED, GOOD | {"error": "timed out"}, "one streamed answer failed: timed out"),

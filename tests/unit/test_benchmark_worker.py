@@ -46,6 +46,12 @@ def work(url: str, **changes: Any) -> dict[str, Any]:
     return result_of(done.stdout)
 
 
+def with_key(url: str, key: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[str, Any]:
+    """With the environment that the head's file gives the container."""
+    monkeypatch.setenv("VLLM_API_KEY", key)
+    return work(url, **changes)
+
+
 def why(url: str, **changes: Any) -> str:
     return fault(work(url, **changes), MODEL, url)
 
@@ -170,3 +176,14 @@ def test_no_success_at_a_level_is_an_end() -> None:
     with pytest.raises(Unmeasured, match="no level was measured"):
         benchmark_run.levels({"probe": probe, "levels": []}, 15)
     assert benchmark_client.leading(probe) == 1
+
+
+def test_the_key_is_sent_and_handed_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "0123456789abcdef-key"
+    client = f"import os\nassert os.environ['OPENAI_API_KEY'] == {key!r}\n" + GOOD_CLIENT[2]
+    with stand_in(Behaviour(api_key=key)) as (url, _):
+        assert "another API key" in why(url)
+        found = with_key(url, key, monkeypatch, command=[sys.executable, "-c", client])
+    assert fault(found, MODEL, url) == ""
+    assert [level["error"] for level in found["levels"]] == [""]
+    assert key not in json.dumps(found)

@@ -94,6 +94,7 @@ def test_nothing_restarts_while_all_run_what_is_planned(deployment: dict[str, An
         ({"exists": False}, "no rank container"),
         ({"running": False, "exit_code": 137}, "exited with code 137"),
         ({"image_id": "sha256:bb"}, "another image"),
+        ({"key_differs": True}, "the API key changed"),
         ({"labels": {}}, "by hand"),
         ({"labels": {"gb10.plan-hash": "0" * 64, "gb10.profile": "tp8-1m"}}, "tp8-1m"),
     ],

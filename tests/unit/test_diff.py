@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from gb10_node import IMAGE_ID, RANK_ID, container, running, spark
 from support import hosts
 
-from gb10 import deploy, diff, plan
+from gb10 import deploy, diff, key_file, plan
 
 PROFILE = "tp8-1m"
 NODE = "spark-153"
+KEY = "0123456789abcdef-key"
 OF_IMAGE = ["PATH=/usr/bin", "LANG=C", "NVIDIA_VISIBLE_DEVICES=all"]
 
 
@@ -208,6 +210,25 @@ def test_a_secret_is_not_shown_and_not_judged(tmp_path: Path) -> None:
     assert "old" not in str(diff.own_container(found)["made_from"]["env"])  # type: ignore[index]
     without = said(diff.ranks(deploy.resolve(document(), {}))[NODE], diff.running_rank(found))
     assert without == ["env HF_TOKEN: (set) -> none"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "made_with", "differs"),
+    [("", "", False), (KEY, KEY, False), (KEY, "", True), ("", KEY, True), (KEY, KEY + "2", True)],
+)
+def test_the_api_key_is_no_change_of_the_plan_but_told_as_another(
+    tmp_path: Path, kept: str, made_with: str, differs: bool
+) -> None:
+    planned = document()
+    if kept:
+        place = tmp_path / NODE / key_file.PATH[1:]
+        place.parent.mkdir(parents=True)
+        place.write_text(key_file.text(kept))
+    found = facts(tmp_path, planned, secret=f"VLLM_API_KEY={made_with}" if made_with else "A=1")
+    changes = said(diff.ranks(deploy.resolve(planned, {}))[NODE], diff.running_rank(found))
+    assert changes == ([] if made_with else ["env A: 1 -> none"])
+    assert (found["api_key"], diff.state(found)["key_differs"]) == (bool(kept), differs)
+    assert KEY not in json.dumps(found)
 
 
 # --- clusters --------------------------------------------------------------------------------------------------------

@@ -36,10 +36,10 @@ def generator() -> ModuleType:
 # Which run says what a file finds. Files of a role say it in that role.
 STAGES = {
     "plan": "sources layout plan nodes names environment settings memory_findings memory_input model_config planned"
-    " gb10_plan gb10_profile checkout inventory files",
+    " gb10_plan gb10_profile checkout inventory files api_key",
     "images": "image_build patches gb10_image_build gb10_image",
     "preflight": "disks todo prepared probe rails netplan lossless firewall fabric_todo node_memory assess odd fabric"
-    " expected images gb10_assess gb10_image_check anchors",
+    " expected images gb10_assess gb10_image_check anchors kept_key",
     "fabric": "gb10_reach gb10_netplan",
     "fabric_test": "fabric_test fabric_matrix gb10_fabric gb10_bandwidth",
     "all_reduce": "all_reduce gb10_all_reduce",

@@ -7,11 +7,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 from modules import load_module, run_module
+from stand_in import Behaviour, stand_in
 
+from gb10 import key_file
 from gb10.answer import endpoint_fault
 
 MODELS = {"data": [{"id": "deepseek-v4.1-flash"}]}
@@ -87,3 +90,25 @@ def test_nobody_there_is_a_fault() -> None:
     with server("x") as url:
         pass
     assert "nothing answers" in endpoint_fault(ask(url), "deepseek-v4.1-flash")
+
+
+KEY = "0123456789abcdef-key"
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"), [(KEY, "HTTP 404"), ("another-0123456789", "another API key"), ("", "another API key")]
+)
+def test_the_key_the_node_keeps_is_sent_and_a_401_is_named(tmp_path: Path, kept: str, words: str) -> None:
+    """The stand-in knows another model only: what comes after the key is judged is said by its 404."""
+    path = tmp_path / "key.env"
+    if kept:
+        path.write_text(key_file.text(kept))
+    with stand_in(Behaviour(api_key=KEY, models=["other"])) as (url, _server):
+        asked = run_module("gb10_endpoint", url=url, model="deepseek-v4.1-flash", question="?", key_file=str(path))
+    assert words in endpoint_fault(asked, "other")
+    assert KEY not in json.dumps(asked)
+
+
+def test_a_key_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+    asked = run_module("gb10_endpoint", url="http://127.0.0.1:9", model="m", question="?", key_file=str(tmp_path))
+    assert "The API key cannot be read" in asked["msg"]

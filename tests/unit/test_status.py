@@ -65,6 +65,7 @@ FAULT = {"code": "mtu", "line": "IBV_WC_RETRY_EXC_ERR(12)", "message": "m.", "re
         ({"exists": False, "problem": "Docker does not answer: refused"}, "no Docker", "no rank container"),
         ({"image_id": "sha256:bb"}, "running", "another image runs"),
         ({"labels": {}}, "running", "by hand"),
+        ({"key_differs": True}, "running", "the API key changed"),
     ],
 )
 def test_a_rank_that_is_wrong_is_seen_and_restarts_all(
