@@ -17,11 +17,7 @@ GIVEN = re.compile(r"\bserve_api_key[\"']?\s*[=:]")
 
 def refusals(key: object, extra_vars: Iterable[str], launcher: str) -> list[Finding]:
     """Why a key cannot be used, without saying any of it. ``extra_vars``: each ``-e`` as it was typed."""
-    found = []
-    if any(GIVEN.search(given) for given in extra_vars if not given.startswith("@")):
-        message = "serve_api_key was given with -e: every process list of this machine showed it."
-        remedy = "Take another key; give it as GB10_API_KEY in the environment, or from a vault (-e @FILE is one way)."
-        found.append(error("api-key-on-command-line", message, remedy))
+    found = shown(extra_vars)
     if not key:
         return found
     fault = invalid(key)
@@ -33,6 +29,15 @@ def refusals(key: object, extra_vars: Iterable[str], launcher: str) -> list[Find
         remedy = "Take serve_launcher: docker, or put nginx in front of the endpoint (docs/proxy.md)."
         found.append(error("api-key-launcher", message, remedy))
     return found
+
+
+def shown(extra_vars: Iterable[str]) -> list[Finding]:
+    """The finding where a key stands on a command line."""
+    if not any(GIVEN.search(given) for given in extra_vars if not given.startswith("@")):
+        return []
+    message = "serve_api_key was given with -e: every process list of this machine showed it."
+    remedy = "Take another key; give it as GB10_API_KEY in the environment, or from a vault (-e @FILE is one way)."
+    return [error("api-key-on-command-line", message, remedy)]
 
 
 def invalid(key: object) -> str:

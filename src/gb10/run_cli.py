@@ -19,7 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gb10 import checkout
+from gb10 import api_key, checkout
+from gb10.findings import line
 
 USAGE = 2
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,6 +47,10 @@ def run_verb(args: argparse.Namespace) -> int:
     found = [path for path in (Path(args.playbook), root / args.playbook) if path.is_file()]
     if not found:
         print(f"gb10: {args.playbook}: no such playbook.", file=sys.stderr)
+        return USAGE
+    # The playbook would see a file: what stood on this command line is judged here.
+    for finding in api_key.shown([given for option, given in split(args.options) if option in EXTRA]):
+        print(f"gb10: {line(finding)}", file=sys.stderr)
         return USAGE
     try:
         import ansible_runner

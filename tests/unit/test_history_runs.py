@@ -465,3 +465,16 @@ def test_no_such_playbook(wrong: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr == f"gb10: {wrong}: no such playbook.\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["-e", "serve_api_key=abcdefgh12345678"], ['--extra-vars={"serve_api_key": "abcdefgh1"}']]
+)
+def test_a_key_on_the_command_line_is_refused_before_anything_runs(words: list[str]) -> None:
+    done: Any = subprocess.run(
+        [BIN / "gb10", "run", "playbooks/stop.yml", "-i", "none", *words],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gb10: error [api-key-on-command-line] ")
+    assert "abcdefgh1" not in done.stderr
