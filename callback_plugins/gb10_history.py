@@ -22,6 +22,7 @@ description:
   - Writes what tasks changed, and the end entry, of a run that gb10_history opened. Other runs leave no entry.
 """
 ROOT = Path(__file__).resolve().parents[1]
+PATIENCE = 15.0  # s an interrupted run has to end by itself
 KINDS = ("ok", "changed", "failed", "unreachable", "skipped")
 
 
@@ -82,12 +83,22 @@ class CallbackModule(CallbackBase):
                     os.kill(os.getpid(), received)
                     return
                 self.signal = signal.Signals(received).name
+                self._insist(received)
                 if received == signal.SIGINT and callable(before):
                     before(received, frame)
                 raise SystemExit(128 + received)
 
             handler.gb10 = True
             signal.signal(number, handler)
+
+    def _insist(self, received):
+        """A worker that was killed while it handed over a result leaves Ansible's queue locked: it would wait on."""
+
+        def end(*_):
+            raise SystemExit(128 + received)
+
+        signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
 
     def _open(self, result):
         self.ledger = Ledger(Path(result["ledger"]))
@@ -97,6 +108,7 @@ class CallbackModule(CallbackBase):
         atexit.register(self._at_exit)
 
     def _at_exit(self):
+        signal.setitimer(signal.ITIMER_REAL, 0)
         if os.getpid() == self.pid and not self.closed:
             self._close("interrupted" if self.signal else "failed")
 

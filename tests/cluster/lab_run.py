@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,20 @@ def run(command: list[Any], seconds: int, key: str = "") -> subprocess.Completed
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds, check=False
     )
+
+
+@contextmanager
+def running(command: list[Any], key: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A command at work, in a session of its own. One that is still there afterwards is killed, not waited for."""
+    environment = ENVIRONMENT | ({"GB10_API_KEY": key} if key else {})
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
 
 
 def molecule(act: str, scenario: str, *more: str, seconds: int = 600) -> None:

@@ -19,7 +19,6 @@ from lab_run import (
     API_KEY,
     BIN,
     BOOT,
-    ENVIRONMENT,
     INVENTORY,
     KEY_FILE,
     identities,
@@ -31,6 +30,7 @@ from lab_run import (
     ranks,
     recap,
     run,
+    running,
 )
 from proxy import KEY, free_port, proxy
 from support import ROOT
@@ -174,7 +174,7 @@ def test_a_node_lost_after_the_first_play_stops_all_before_any_rank_is_touched()
     """Case 20."""
     before = identities()
     command = play_command("site.yml", "-e", "max_num_seqs=4")
-    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with running(command) as process:
         until_said(process, "PLAY [Deploy]", 240)
         subprocess.run(["docker", "network", "disconnect", "gb10-lab", "spark-161"], check=True, timeout=60)
         try:
@@ -198,9 +198,7 @@ def test_interrupted_switch_is_finished_by_the_same_command() -> None:
     tagged = on_node("spark-157", "docker", "tag", ranks()["spark-157"]["Image"], "vllm-dsv41:latest")
     assert tagged.returncode == 0, tagged.stderr
     command = play_command("site.yml", profile="tp8-1m")
-    with subprocess.Popen(
-        command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    with running(command) as process:
         until_said(process, "rank 6 on spark-166", 300)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)

@@ -18,7 +18,6 @@ from lab_run import (
     API_KEY,
     BIN,
     BOOT,
-    ENVIRONMENT,
     INVENTORY,
     KEY_FILE,
     identities,
@@ -28,6 +27,7 @@ from lab_run import (
     play_command,
     ranks,
     run,
+    running,
 )
 from support import ROOT
 from test_c_cluster import COUNTED, models, profiles, until_said
@@ -67,10 +67,7 @@ def test_a_second_operator_is_refused_and_a_killed_ones_lock_is_taken_over() -> 
     """Also Ctrl-C before a rank is touched: nothing is left to bring back."""
     before = identities()
     command = play_command("playbooks/serve.yml", "-e", "max_num_seqs=4")
-    environment = ENVIRONMENT | {"GB10_API_KEY": API_KEY}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    with running(command, API_KEY) as process:
         until_said(process, "TASK [serve : The run has a name]", 300)
         process.send_signal(signal.SIGSTOP)  # an operator who takes his time
         refused = play("playbooks/stop.yml")
@@ -115,7 +112,7 @@ def test_killed_ranks_are_seen_at_once_and_brought_back_by_one_command() -> None
     assert look("drift")[0] == 2
     on_node("spark-158", "pkill", "-KILL", "-x", "dockerd")
     command = [BIN / "ansible-playbook", "-i", INVENTORY, "playbooks/recover.yml"]
-    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with running(command) as process:
         until_said(process, f"rank 0 on {HEAD}", 600)
         subprocess.run(["docker", "restart", "--time", "1", HEAD], check=True, timeout=120, capture_output=True)
         rest = process.communicate(timeout=400)[0]

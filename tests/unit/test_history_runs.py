@@ -458,6 +458,46 @@ def test_a_runner_that_is_interrupted_passes_it_on(tmp_path: Path) -> None:
     assert (run.end["outcome"], run.end["signal"]) == ("interrupted", "SIGINT")
 
 
+HOLDS = """\
+import time
+from pathlib import Path
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        Display()._final_q._wlock.acquire()  # where a worker is while it hands over a result
+        Path(task_vars["folder"], "begun0").touch()
+        time.sleep(600)
+"""
+QUEUE = """\
+    - name: A worker is killed in the middle of handing over
+      holds:
+      run_once: true
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_whose_worker_died_with_the_queue_ends_and_is_closed(tmp_path: Path, number: signal.Signals) -> None:
+    here = place(tmp_path / "queue")
+    (here.folder / "action_plugins").mkdir()
+    (here.folder / "action_plugins/holds.py").write_text(HOLDS)
+    (here.folder / "play.yml").write_text(PLAYBOOK + QUEUE)
+    process = here.start()
+    here.begun(process)
+    process.send_signal(number)
+    try:
+        said = process.communicate(timeout=SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert process.returncode != 0, said
+    (run,) = here.story()
+    assert run.end
+    assert (run.end["outcome"], run.end["signal"]) == ("interrupted", number.name)
+
+
 @pytest.mark.parametrize("wrong", ["missing.yml", ""])
 def test_no_such_playbook(wrong: str, tmp_path: Path) -> None:
     done: Any = subprocess.run(
