@@ -159,5 +159,5 @@ def test_a_node_that_lost_what_its_rank_was_told_to_use_is_named_before_any_rank
     assert refused.returncode != 0
     said = " ".join(refused.stdout.split())
     assert f"error [device-gone] {RENAMED}: " in said
-    assert "interface eth1 (it has eth0, lo)" in said
+    assert "interface eth1 (it has docker0, eth0, lo)" in said
     assert {on_node(node, "cat", "/var/lib/gb10/wanted.json").stdout for node in inventory_hosts()} == {then}
