@@ -65,7 +65,7 @@ def manifest(files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 def visible(folder: Path) -> dict[str, bytes]:
     """Everything in a directory but the receipt and the index; a temporary file would be seen."""
-    paths = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
+    paths = [path for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.name not in (RECEIPT, INDEX)}
 
 
