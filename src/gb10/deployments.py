@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gb10.answer import endpoint_fault
+from gb10.environment import SOCKETS
 from gb10.fabric import device
 from gb10.plan import UNPINNED, plan_hash
 from gb10.runs import Run, deployments
@@ -23,7 +24,6 @@ SCHEMA = 1
 SERVING, STOPPED = "serving", "stopped"
 
 # Keys of a rank's environment that name what its node must have.
-SOCKETS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 HCAS, ADDRESS = "NCCL_IB_HCA", "VLLM_HOST_IP"
 NAMED = (*SOCKETS, HCAS, ADDRESS)
 

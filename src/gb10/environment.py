@@ -23,12 +23,12 @@ REFUSED = {
     "VLLM_HOST_IP": "it differs per node and is set from fabric_address",
     "VLLM_API_KEY": "it would stand in plans and records; serve_api_key takes it",
 }
+# All three carry the node's interface.
+SOCKETS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 PER_NODE_KEYS = {
     "NCCL_IB_HCA": "nccl_ib_hca",
     "NCCL_IB_GID_INDEX": "nccl_ib_gid_index",
-    "NCCL_SOCKET_IFNAME": "nccl_socket_ifname",
-    "GLOO_SOCKET_IFNAME": "nccl_socket_ifname",
-    "TP_SOCKET_IFNAME": "nccl_socket_ifname",
+    **dict.fromkeys(SOCKETS, "nccl_socket_ifname"),
 }
 KEY = re.compile(r"^[A-Za-z_]\w*$", re.ASCII)
 
@@ -109,7 +109,7 @@ def rank_environment(shared: Mapping[str, str], settings: Settings, node: Node) 
     interface = node.socket_ifname or DETECTED
     env = dict(shared)
     env["VLLM_HOST_IP"] = node.address
-    for key in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+    for key in SOCKETS:
         env[key] = interface
     if settings.nccl_transport == "roce":
         env["NCCL_IB_HCA"] = node.ib_hca or DETECTED

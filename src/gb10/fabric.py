@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gb10.environment import DETECTED
+from gb10.environment import DETECTED, SOCKETS
 from gb10.findings import Finding, error, warning
 from gb10.nodes import INTERFACE
 
@@ -59,7 +59,7 @@ class Fabric:
         """The per-node variables. Nothing is ever empty: NCCL reads an empty GID index as 0, a link-local address."""
         env: dict[str, str] = {}
         if self.socket_ifname:
-            for key in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+            for key in SOCKETS:
                 env[key] = self.socket_ifname
         if transport == "roce":
             if self.hcas:

@@ -23,20 +23,23 @@ BOOT = 900  # seconds a boot may take before a test gives up; one takes two to t
 ENVIRONMENT = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
 
 
+def environment(key: str) -> dict[str, str]:
+    """A command's, with the endpoint's key where there is one."""
+    return ENVIRONMENT | ({"GB10_API_KEY": key} if key else {})
+
+
 def run(command: list[Any], seconds: int, key: str = "") -> subprocess.CompletedProcess[str]:
     """Bounded; output kept. ``key``: the endpoint's, in the command's environment."""
-    environment = ENVIRONMENT | ({"GB10_API_KEY": key} if key else {})
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+        command, cwd=ROOT, env=environment(key), capture_output=True, text=True, timeout=seconds, check=False
     )
 
 
 @contextmanager
 def running(command: list[Any], key: str = "") -> Iterator[subprocess.Popen[str]]:
     """A command at work, in a session of its own. One that is still there afterwards is killed, not waited for."""
-    environment = ENVIRONMENT | ({"GB10_API_KEY": key} if key else {})
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command, cwd=ROOT, env=environment(key), stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
             yield process
