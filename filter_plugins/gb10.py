@@ -22,6 +22,7 @@ from gb10 import (
     undo,
 )
 from gb10.data import load
+from gb10.findings import line
 
 
 class FilterModule:
@@ -33,6 +34,7 @@ class FilterModule:
             "gb10_data": load,
             "gb10_image_spread": images.spread,
             "gb10_node_record": deploy.node_record,
+            "gb10_idle": managed.idle,
             "gb10_look": look,
             "gb10_probe_result": probe.probe_result,
             "gb10_serving": todo.serving,
@@ -41,6 +43,7 @@ class FilterModule:
             "gb10_endpoint_of": deployments.endpoint,
             "gb10_image_of": deployments.image_of,
             "gb10_needs": deployments.needs,
+            "gb10_lacking": lacking,
             "gb10_on_record": deployments.on_record,
             "gb10_wanted": deployments.wanted,
             "gb10_lock_node": lock.node,
@@ -75,6 +78,12 @@ def refusing(function):
 def states(hosts, names, key):
     """Per host what it registered under ``key`` as its rank; None where it could not be asked."""
     return {name: (hosts[name].get(key) or {}).get("rank") for name in names}
+
+
+def lacking(deployment, hosts, names, key, reasons, key_act, check):
+    """What stands against a deployment on the hosts, one line a finding."""
+    said = {name: hosts[name].get(key) or {} for name in names}
+    return [line(one) for one in deployments.lacking(deployment, said, bool(reasons), key_act, check)]
 
 
 def look(host):

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Keeps on the node what was there before the first change of ours, and tells it for the way back."""
+"""Keeps on the node what was there before our first change, writes our files, and tells what was for the way back."""
 
 from __future__ import annotations
 
@@ -21,14 +21,38 @@ from ansible.module_utils.gb10 import whole
 DOCUMENTATION = r"""
 ---
 module: gb10_original
-short_description: Keep what was on a node before the first change
+short_description: Keep what was on a node before the first change, and write our files
 description:
   - With O(state=kept) adds items to the node's record, each with its state of now. An item that is in the record
     already keeps the state it has there, so the first state is the original one; what we write (RV(items)) is added.
   - With O(state=read) returns the record, each item with its state then (C(was)) and now (C(now)).
   - With O(state=forgotten) takes items out, after they were put back; the last one takes the record with it.
-  - Nothing outside of the record's directory is ever changed.
+  - With O(directories) and O(files) these are then made and written, root's; none before it is on record. Nothing else
+    outside of the record's directory is ever changed.
 options:
+  directories:
+    description: Directories that are made where they are not there, outermost first, with mode 0755.
+    type: list
+    elements: path
+    default: []
+  files:
+    description: Files as they should be, each written whole or not at all.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Where.
+        type: path
+        required: true
+      content:
+        description: The text.
+        type: str
+        required: true
+      mode:
+        description: Four octal digits.
+        type: str
+        default: "0644"
   items:
     description:
       - Each C(kind) and C(name), and C(ours) where what we write is known before - the sha256 of a file, the value of
@@ -52,6 +76,9 @@ attributes:
   check_mode:
     description: Can run in check mode and predicts.
     support: full
+  diff_mode:
+    description: Tells what changes in files.
+    support: full
 author:
   - gb10-cluster (@gb10-cluster)
 """
@@ -62,6 +89,8 @@ EXAMPLES = r"""
     items:
       - {kind: file, name: /etc/docker/daemon.json, ours: "<sha256>"}
       - {kind: sysctl, name: vm.min_free_kbytes, ours: "1048576"}
+    files:
+      - {path: /etc/docker/daemon.json, content: "{}\n"}
 
 - name: The record is known
   gb10_original:
@@ -235,6 +264,49 @@ def write(path, data):
     whole.write(path, data, 0o600, durable=True)
 
 
+# --- our files -------------------------------------------------------------------------------------------------------
+
+
+class Ours:
+    """One of our files: what is there (``held``) and what should be."""
+
+    def __init__(self, file):
+        self.path, self.data = Path(file["path"]), file["content"].encode()
+        self.mode = int(file["mode"], 8)
+        self.held = read_path(self.path)
+        owned = {"mode": f"{self.mode:04o}", "owner": "root", "group": "root"}
+        self.wanted = {"exists": True, **owned, "sha256": hashlib.sha256(self.data).hexdigest()}
+
+    def diff(self):
+        """The two texts; who may read it, where that alone differs."""
+        before = self.path.read_text(errors="replace") if self.held.get("sha256") else ""
+        sides = [before, self.data.decode()]
+        if self.held.get("sha256") == self.wanted["sha256"]:
+            sides = [f"{state['mode']} {state['owner']}:{state['group']}\n" for state in (self.held, self.wanted)]
+        if self.held.get("link"):
+            sides[0] = f"-> {self.held['link']}\n"
+        return {"before": sides[0], "after": sides[1], "before_header": str(self.path), "after_header": str(self.path)}
+
+    def write(self):
+        """A link is replaced, not followed."""
+        whole.write(self.path, self.data, self.mode, durable=True)
+
+
+def lay(directories, files, check_mode):
+    """Make our directories, write our files where they differ; the diffs, one for each that does."""
+    folders = [folder for folder in map(Path, dict.fromkeys(directories)) if not folder.exists()]
+    files = [ours for ours in map(Ours, files) if ours.held != ours.wanted]
+    diffs = [{"before": "", "after": "a directory\n", "after_header": str(folder)} for folder in folders]
+    diffs += [file.diff() for file in files]
+    if not check_mode:
+        for folder in folders:
+            folder.mkdir()
+            folder.chmod(0o755)
+        for file in files:
+            file.write()
+    return diffs
+
+
 def checked(items):
     """``[(kind, name, ours)]``. Raises ValueError for what is none."""
     found = []
@@ -255,6 +327,17 @@ def main():
             "items": {"type": "list", "elements": "dict", "default": []},
             "state": {"type": "str", "choices": ["kept", "read", "forgotten"], "default": "kept"},
             "directory": {"type": "path", "default": "/var/lib/gb10/originals"},
+            "directories": {"type": "list", "elements": "path", "default": []},
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str", "required": True},
+                    "mode": {"type": "str", "default": "0644"},
+                },
+            },
         },
         supports_check_mode=True,
     )
@@ -273,7 +356,13 @@ def main():
             record.save()
     except (OSError, ValueError, KeyError, TypeError) as problem:
         module.fail_json(msg=f"error [original-unkept] {directory}: {problem} Nothing else was changed by this step.")
-    module.exit_json(changed=any(changed), directory=directory)
+    diffs = []
+    if state == "kept":
+        try:
+            diffs = lay(module.params["directories"], module.params["files"], module.check_mode)
+        except (OSError, ValueError) as problem:
+            module.fail_json(msg=f"error [file-unwritten] {problem}. What was there is on record in {directory}.")
+    module.exit_json(changed=any(changed) or bool(diffs), directory=directory, diff=diffs)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,10 @@ from typing import Any
 from gb10.answer import endpoint_fault
 from gb10.environment import SOCKETS
 from gb10.fabric import device
+from gb10.findings import Finding, error
+from gb10.kept_key import LEAVE
 from gb10.plan import UNPINNED, plan_hash
+from gb10.rank_container import DOCKER
 from gb10.runs import Run, deployments
 
 Document = Mapping[str, Any]
@@ -91,6 +94,38 @@ def needs(deployment: Document, node: str) -> dict[str, list[str]]:
         "hcas": sorted({device(one) for one in named[HCAS]} - {""}),
         "addresses": sorted({*named[ADDRESS]} - {""}),
     }
+
+
+def lacking(
+    deployment: Document, readings: Mapping[str, Document], restart: bool, key_act: str, check: bool
+) -> list[Finding]:
+    """What stands on its nodes against a deployment, found before any rank is touched.
+
+    ``readings``: per node what ``gb10_rank`` returned, with ``image_held``, ``lacks``, ``key_file``; ``restart``:
+    whether ranks are to be made; ``key_act``: what becomes of the API key (kept_key.py); ``check``: in check mode an
+    image that would have been brought is not there.
+    """
+    takes_key = deployment["head"] if deployment.get("launcher", DOCKER) == DOCKER else None
+    found = []
+    for node, said in sorted(readings.items()):
+        if not said.get("image_held", True) and not check:
+            message = f"It holds no image {image_of(deployment, node)}. No rank was touched."
+            found.append(error("image-absent", message, "Bring it with playbooks/images.yml.", node))
+        if restart and said.get("lacks"):
+            message = (
+                f"The deployment on record needs what the node does not have: {'; '.join(said['lacks'])}. "
+                "No rank was touched."
+            )
+            remedy = "Deploy by profile, site.yml -e profile=P: that looks at the nodes anew."
+            found.append(error("device-gone", message, remedy, node))
+        if said.get("key_file") and key_act == LEAVE and node != takes_key:
+            message = (
+                "An API key is kept here, and this deployment cannot take it: its head is another node, or sparkrun "
+                "starts it. No rank was touched."
+            )
+            remedy = "Deploy by profile, with the key or with serve_api_key_remove: true."
+            found.append(error("api-key-missing", message, remedy, node))
+    return found
 
 
 def previous(held: Iterable[Run], now: str) -> Run | None:

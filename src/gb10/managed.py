@@ -76,3 +76,8 @@ def keep_files(files: Iterable[File], folders: Iterable[str]) -> list[Item]:
     """Items of the record for files about to be written and directories about to be made."""
     items = [{"kind": "directory", "name": folder} for folder in folders]
     return items + [{"kind": "file", "name": file.path, "ours": file.sum} for file in files]
+
+
+def idle(todo: Document) -> bool:
+    """Whether a role's todo has nothing to do; ``reach`` is only looked at."""
+    return not any(value for key, value in todo.items() if key != "reach")

@@ -126,6 +126,51 @@ def test_what_a_rank_was_told_to_use(env: dict[str, str], wanted: tuple[list[str
     assert list(deployments.needs(given, "three").values()) == [[], [], []]
 
 
+@pytest.mark.parametrize(
+    ("said", "more", "codes"),
+    [
+        ({}, {}, []),
+        ({"image_held": True, "lacks": [], "key_file": ""}, {}, []),
+        ({"image_held": False}, {"restart": False}, ["image-absent"]),
+        ({"image_held": False}, {"check": True}, []),  # it would have been brought
+        ({"lacks": ["interface eth1 (it has eth0)"]}, {"check": True}, ["device-gone"]),
+        ({"lacks": ["interface eth1 (it has eth0)"]}, {"restart": False}, []),  # the ranks run as they are
+        ({"key_file": "/k"}, {}, ["api-key-missing"]),
+        ({"key_file": "/k"}, {"restart": False, "check": True}, ["api-key-missing"]),
+        ({"key_file": "/k"}, {"key_act": "keep"}, []),
+        ({"key_file": "/k"}, {"key_act": "remove"}, []),
+        (
+            {"image_held": False, "lacks": ["x"], "key_file": "/k"},
+            {},
+            ["image-absent", "device-gone", "api-key-missing"],
+        ),
+    ],
+)
+def test_what_stands_on_a_node_against_a_deployment(
+    deployment: dict[str, Any], said: dict[str, Any], more: dict[str, Any], codes: list[str]
+) -> None:
+    asked = {"restart": True, "key_act": "leave", "check": False} | more
+    found = deployments.lacking(deployment, {"spark-153": {}, "spark-161": said}, **asked)
+    assert [(one.node, one.code) for one in found] == [("spark-161", code) for code in codes]
+
+
+@pytest.mark.parametrize(
+    ("node", "launcher", "codes"),
+    [
+        ("spark-153", "docker", []),
+        ("spark-153", None, []),
+        ("spark-153", "sparkrun", ["api-key-missing"]),
+        ("spark-161", "docker", ["api-key-missing"]),
+    ],
+)
+def test_a_kept_key_needs_the_head_and_our_own_start(
+    deployment: dict[str, Any], node: str, launcher: str | None, codes: list[str]
+) -> None:
+    given = deployment | ({"launcher": launcher} if launcher else {})
+    found = deployments.lacking(given, {node: {"key_file": "/k"}}, restart=False, key_act="leave", check=False)
+    assert [one.code for one in found] == codes
+
+
 def test_every_key_that_differs_per_node_is_looked_for_or_needs_no_look(deployment: dict[str, Any]) -> None:
     """The GID index alone names nothing that could be away."""
     assert {*deployments.NAMED} == {*environment.PER_NODE_KEYS, "VLLM_HOST_IP"} - {"NCCL_IB_GID_INDEX"}

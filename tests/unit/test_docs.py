@@ -47,7 +47,7 @@ STAGES = {
     " gb10_hub",
     "unprepare": "undo",
     "sparkrun": "sparkrun gb10_sparkrun",
-    "serve": "lock gb10_lock gb10_keep_logs gb10_engine_report engine_report",
+    "serve": "lock deployments gb10_lock gb10_keep_logs gb10_engine_report engine_report",
     "recover": "recovery",
     "rollback": "gb10_rollback",
     "drift": "gb10_drift",
@@ -61,6 +61,7 @@ STAGES = {
 ELSEWHERE = {
     "prune-unknown": "preflight",
     "original-unkept": "prepare",
+    "file-unwritten": "prepare",
     "facts-file-unwritable": "preflight",
     "facts-file-unusable": "gb10 plan",
     "checkout-missing": "gb10 plan",

@@ -12,7 +12,7 @@ from gb10_node import Hca, Link, container, plan_of, running, spark, twins
 from gb10 import firewall, lossless, netplan, rails
 from gb10.assess import assess
 from gb10.fabric_todo import Wanted, fabric_findings, fabric_paths, fabric_todo, read_wanted, todos
-from gb10.managed import with_parents
+from gb10.managed import idle, with_parents
 from gb10.nodes import _stated_rails
 from gb10.settings import BadValue
 
@@ -387,6 +387,13 @@ def test_ssh_is_never_cut(tmp_path, variables, changes, code):
 
 
 # --- all nodes -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_only_looked_at_is_nothing_to_do(tmp_path):
+    done = fabric_todo(settled(tmp_path), LOSSLESS, PEERS) | {"reach": [{"name": "spark-161"}]}
+    assert idle(done)
+    assert not idle(done | {"start": ["gb10-lossless@enp1s0f1np1.service"]})
+    assert not idle(fabric_todo(node(tmp_path / "new"), LOSSLESS, PEERS))
 
 
 def test_every_node_reaches_every_peer_on_every_rail(tmp_path):

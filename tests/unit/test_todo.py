@@ -12,6 +12,7 @@ from gb10_node import Disk, container, running, spark
 from wanted import acted, looked, settings, wanted
 
 from gb10 import todo
+from gb10.managed import idle
 from gb10.prepared import read_prepared
 from gb10.todo import (
     DAEMON_JSON,
@@ -94,6 +95,7 @@ def test_a_fresh_node_gets_all_of_it(tmp_path: Path) -> None:
 def test_everything_about_to_change_is_on_record_first(tmp_path: Path) -> None:
     facts = looked(tmp_path, spark(docker=None, daemon_json=None, requests=False), **FULL)
     for done in todo.node_todo(facts, wanted(**FULL)).values():
+        assert not idle(done)
         kept = {(item["kind"], item["name"]) for item in done["keep"]}
         assert kept >= {("file", path) for path in paths({"files": done.get("files", [])})}
         assert kept >= {("directory", folder) for folder in done.get("directories", [])}
@@ -108,7 +110,9 @@ def test_a_prepared_node_lacks_nothing(tmp_path: Path) -> None:
     prepared = wanted(host_limits_sysctls={"vm.min_free_kbytes": "67584"}, host_limits_memory_guard="none")
     facts = acted(tree, looked(tmp_path, tree, host_limits_sysctls={"vm.min_free_kbytes": "67584"}), prepared)
     for role, done in todo.node_todo(facts, prepared).items():
-        assert not any(done.values()), (role, done)
+        assert idle(done), (role, done)
+        for key in done:
+            assert idle({**done, key: ["one"]}) == (key == "reach"), (role, key)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,82 @@ def test_a_record_that_is_broken_is_kept_and_nothing_is_added(tmp_path: Path) ->
     assert (tmp_path / "originals/originals.json").read_text() == "{"
 
 
+# --- our files: gb10_original ----------------------------------------------------------------------------------------
+
+
+def lay(tmp_path: Path, *flags: str, **more: Any) -> dict[str, Any]:
+    return run_module("gb10_original", *flags, directory=str(tmp_path / "originals"), **more)
+
+
+def test_a_file_is_written_after_what_was_there_is_on_record(tmp_path: Path) -> None:
+    file = tmp_path / "conf"
+    file.write_text("theirs")
+    os.chown(file, 1, 1)
+    item = {"kind": "file", "name": str(file), "ours": sha("ours")}
+    asked = {"items": [item], "files": [{"path": str(file), "content": "ours", "mode": "0640"}]}
+    predicted = lay(tmp_path, "--check", **asked)
+    assert predicted["changed"]
+    assert file.read_text() == "theirs"
+    assert lay(tmp_path, **asked)["changed"]
+    assert (file.read_text(), file.stat().st_mode & 0o7777, file.stat().st_uid) == ("ours", 0o640, 0)
+    assert (tmp_path / "originals" / sha("theirs")).read_text() == "theirs"
+    assert not lay(tmp_path, **asked)["changed"]
+
+
+@pytest.mark.parametrize("spoil", ["mode", "owner", "content", "link", "gone"])
+def test_a_file_that_is_not_as_it_should_be_is_written_again(tmp_path: Path, spoil: str) -> None:
+    file, other = tmp_path / "conf", tmp_path / "other"
+    other.write_text("theirs")
+    ours = {"path": str(file), "content": "ours", "mode": "0644"}
+    original.lay([], [ours], False)
+    if spoil in ("link", "gone"):
+        file.unlink()
+    if spoil == "link":
+        file.symlink_to(other)
+    elif spoil == "mode":
+        file.chmod(0o600)
+    elif spoil == "owner":
+        os.chown(file, 1, 1)
+    elif spoil == "content":
+        file.write_text("bent")
+    (predicted,) = original.lay([], [ours], True)
+    assert original.lay([], [ours], False) == [predicted]
+    assert predicted["before"] != predicted["after"]
+    assert predicted["after_header"] == str(file)
+    assert not file.is_symlink()
+    assert (file.read_text(), file.stat().st_mode & 0o7777, file.stat().st_uid) == ("ours", 0o644, 0)
+    assert other.read_text() == "theirs"
+
+
+def test_directories_are_made_outermost_first_and_those_there_stay_as_they_are(tmp_path: Path) -> None:
+    there, new = tmp_path / "there", tmp_path / "there/new/inner"
+    there.mkdir(mode=0o700)
+    folders, ours = [str(there), str(new.parent), str(new)], {"path": f"{new}/f", "content": "", "mode": "0644"}
+    diffs = original.lay(folders, [ours], False)
+    assert [part["after_header"] for part in diffs] == [str(new.parent), str(new), f"{new}/f"]
+    assert [path.stat().st_mode & 0o777 for path in (there, new.parent, new)] == [0o700, 0o755, 0o755]
+    assert original.lay(folders, [ours], False) == []
+
+
+def test_nothing_is_written_where_the_record_cannot_be_kept(tmp_path: Path) -> None:
+    file = tmp_path / "conf"
+    file.write_text("theirs")
+    (tmp_path / "originals").mkdir()
+    (tmp_path / "originals/originals.json").write_text("{")
+    asked = {"items": [{"kind": "file", "name": str(file)}], "files": [{"path": str(file), "content": "ours"}]}
+    assert "error [original-unkept]" in lay(tmp_path, **asked)["msg"]
+    assert file.read_text() == "theirs"
+
+
+def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    place = tmp_path / "conf"
+    place.mkdir()
+    failed = lay(tmp_path, files=[{"path": str(place), "content": "ours"}])
+    assert failed["msg"].startswith("error [file-unwritten] ")
+    assert str(place) in failed["msg"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["conf"]
+
+
 @pytest.fixture(name="small_disk")
 def _small_disk(tmp_path: Path) -> Iterator[Path]:
     """64 KiB."""
