@@ -142,6 +142,8 @@ PSEUDO = re.compile(
     "|nsfs|proc|pstore|ramfs|rpc_pipefs|securityfs|squashfs|sysfs|tracefs"
 )
 
+DOCKER_SOCKET = "/var/run/docker.sock"
+
 # Mounts Docker makes for itself, and the system's own temporary file systems.
 INTERNAL = re.compile(r"/var/lib/(docker|containerd)/.|/(run|dev|proc|sys)(/|$)")
 
@@ -176,7 +178,7 @@ MOST_FILES = 5000
 class Node:
     """One node's files, commands and Docker API; recorded answers replace the last two where root is not ``/``."""
 
-    def __init__(self, root="/", timeout=15.0, docker_socket="/var/run/docker.sock"):
+    def __init__(self, root="/", timeout=15.0, docker_socket=DOCKER_SOCKET):
         self.root = Path(root)
         self.live = str(self.root) == "/"
         self.timeout = timeout
@@ -776,7 +778,8 @@ def read_docker(node, images, rank_name):
         "images": [],
         "containers": [],
     }
-    version, problem = node.docker("/version")
+    asleep = docker_asleep(node)
+    version, problem = (None, asleep) if asleep else node.docker("/version")
     if version is None:
         facts["error"] = problem
         return facts
@@ -806,6 +809,16 @@ def read_docker(node, images, rank_name):
         read_container(node, item, rank_name) for item in node.docker("/containers/json?all=true")[0] or []
     ]
     return facts
+
+
+def docker_asleep(node):
+    """What keeps Docker from being asked: systemd would start it then, or wait for what it waits for. Else empty."""
+    if node.live and node.docker_socket != DOCKER_SOCKET:
+        return ""
+    argv = ["systemctl", "show", "--property=LoadState,ActiveState", "docker.service"]
+    unit = parse_assignments(node.command("docker-unit.txt", argv))
+    state = unit.get("ActiveState")
+    return f"docker.service is {state}" if unit.get("LoadState") == "loaded" and state in ("inactive", "failed") else ""
 
 
 def read_daemon_json(node):
@@ -1134,7 +1147,7 @@ def run_bounded(tasks, timeout):
     return dict(results), late, dict(problems)
 
 
-def gather(root="/", timeout=15.0, docker_socket="/var/run/docker.sock", **options):
+def gather(root="/", timeout=15.0, docker_socket=DOCKER_SOCKET, **options):
     """The facts of schema 1 as a plain dict. ``options`` as the module's: what is left out is not read."""
     begun = time.monotonic()
     lists = ("images", "ports", "sysctls", "files", "units", "users", "packages")
@@ -1166,7 +1179,7 @@ def main():
             "users": {"type": "list", "elements": "str", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
             "rank_name": {"type": "str", "default": "gb10-rank"},
-            "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+            "docker_socket": {"type": "path", "default": DOCKER_SOCKET},
             "timeout": {"type": "float", "default": 15.0},
         },
         supports_check_mode=True,

@@ -441,6 +441,25 @@ def api(tmp_path):
         server.shutdown()
 
 
+@pytest.mark.parametrize(
+    ("unit", "asked"),
+    [
+        ("LoadState=loaded\nActiveState=active\n", True),
+        ("LoadState=loaded\nActiveState=activating\n", True),
+        ("LoadState=not-found\nActiveState=inactive\n", True),  # another unit runs it
+        ("", True),  # no systemd
+        ("LoadState=loaded\nActiveState=inactive\n", False),
+        ("LoadState=loaded\nActiveState=failed\n", False),
+    ],
+)
+def test_docker_that_does_not_run_is_not_started_by_a_look(tmp_path, unit, asked):
+    root = spark().write(tmp_path)
+    (root / gb10_facts.RECORDED / "docker-unit.txt").write_text(unit)
+    docker = gb10_facts.gather(root=str(root))["docker"]
+    assert docker["reachable"] == asked
+    assert docker["error"] == (None if asked else f"docker.service is {unit.split('=')[-1].strip()}")
+
+
 def test_the_docker_api_over_its_socket(api):
     assert gb10_facts.docker_get(api, "/version", 5) == ({"Version": "29.0.0", "ApiVersion": "1.52"}, "")
     assert gb10_facts.docker_get(api, "/info", 5) == (None, "HTTP 500")
