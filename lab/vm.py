@@ -22,7 +22,7 @@ PORT = 2222
 MEMORY_MIB = 3072
 PROCESSORS = 2
 DISKS = ("blank", "foreign")
-"""NVMe disks by what is on them; their serials are lab-blank and lab-foreign, their order is the kernel's numbering."""
+"""NVMe disks by what is on them; serials are lab-blank and lab-foreign; a boot mostly numbers them in this order."""
 DISK_SIZE = 64 << 30
 """Bytes, sparse."""
 RAILS = {"enp1s0f1np1": "192.168.0", "enP2p1s0f1np1": "192.168.2"}
@@ -136,7 +136,7 @@ def restart(node: Node, image: Path, *, append: str | None = None, disks: list[s
     Args:
         image: what it boots from.
         append: kernel arguments from now on, beside those of every machine; None keeps what it has.
-        disks: the NVMe disks it has from now on, as the kernel shall number them; None keeps what it has.
+        disks: the NVMe disks it has from now on, in that order on the bus; None keeps what it has.
     """
     _stop(node, politely=True)
     if append is not None:
@@ -192,7 +192,7 @@ def command(node: Node, image: Path, append: str, disks: list[str]) -> list[str]
     Args:
         image: the directory with kernel and initial file system.
         append: kernel arguments beside KERNEL_ARGUMENTS.
-        disks: DISKS in the order the kernel shall find them.
+        disks: DISKS in their order on the bus. Controllers race for their numbers, so a boot may change them.
     """
     argv = ["qemu-system-x86_64", "-name", node.name, "-pidfile", str(directory(node) / "pid")]
     argv += ["-nodefaults", "-display", "none", "-serial", "file:console.log", "-machine", "q35"]

@@ -272,7 +272,8 @@ def main():
         },
         supports_check_mode=True,
     )
-    params, docker = module.params, Docker(module.params["docker_socket"])
+    params = dict(module.params)  # a copy: Ansible's own come back with the result, and the kept key must not
+    docker = Docker(params["docker_socket"])
     try:
         kept = key_file.read(params["key_file"])
     except OSError as problem:

@@ -107,13 +107,13 @@ def test_the_key_among_lines(lines: list[str], key: str) -> None:
 def test_the_file_is_written_whole_for_root_alone_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "api/key.env"
 
-    def keep(*more: str, **given: Any) -> tuple[bool, str]:
-        done = run_module("gb10_api_key", *more, key_file=str(path), **given)
+    def keep(**given: Any) -> tuple[bool, str]:
+        done = run_module("gb10_api_key", key_file=str(path), **given)
         assert KEY not in json.dumps(done)
         return done["changed"], done["key_file"]
 
     assert keep() == (False, "")
-    assert keep("--check", key=KEY) == (True, "")
+    assert keep(check=True, key=KEY) == (True, "")
     assert keep(key=KEY) == (True, str(path))
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert key_file.read(str(path)) == KEY

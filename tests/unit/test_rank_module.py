@@ -20,9 +20,9 @@ from modules import run_module
 from gb10 import key_file
 
 
-def rank(tmp_path: Path, *more: str, **given: Any) -> dict[str, Any]:
+def rank(tmp_path: Path, **given: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {"docker_socket": str(tmp_path / "none.sock"), **given}
-    return run_module("gb10_rank", *more, **arguments)
+    return run_module("gb10_rank", **arguments)
 
 
 def test_looking_says_that_docker_does_not_answer(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_acting_fails_in_words(tmp_path: Path) -> None:
 
 def test_the_record_is_written_once_for_root_alone(tmp_path: Path) -> None:
     path = tmp_path / "below/wanted.json"
-    checked = rank(tmp_path, "--check", record=str(path), wanted="one\n")
+    checked = rank(tmp_path, check=True, record=str(path), wanted="one\n")
     assert (checked["changed"], path.exists(), checked["record"]) == (True, False, "")
     first = rank(tmp_path, record=str(path), wanted="one\n")
     assert (first["changed"], first["record"]) == (True, "one\n")

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from modules import run_module
+from modules import run_action
 from support import ROOT
 
 from gb10 import spread
@@ -331,7 +331,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def fill(source: Path, target: Path, **given: Any) -> dict[str, Any]:
     files = [{"path": "sha256/a", "size": 70 << 20}]
-    return run_module(
+    return run_action(
         "gb10_fill",
         **{"source": str(source), "target": str(target), "files": files, "timeout": 60, "progress": 5} | given,
     )

@@ -66,7 +66,7 @@ def test_nothing_there_is_an_original_too_and_the_last_item_takes_the_record_wit
 
 def test_check_mode_predicts_and_keeps_nothing(tmp_path: Path) -> None:
     item = {"kind": "sysctl", "name": "kernel.hostname", "ours": "x"}
-    predicted = run_module("gb10_original", "--check", items=[item], directory=str(tmp_path / "o"))
+    predicted = run_module("gb10_original", check=True, items=[item], directory=str(tmp_path / "o"))
     assert predicted["changed"]
     assert not (tmp_path / "o").exists()
     keep(tmp_path, item)
@@ -108,8 +108,8 @@ def test_a_record_that_is_broken_is_kept_and_nothing_is_added(tmp_path: Path) ->
 # --- our files: gb10_original ----------------------------------------------------------------------------------------
 
 
-def lay(tmp_path: Path, *flags: str, **more: Any) -> dict[str, Any]:
-    return run_module("gb10_original", *flags, directory=str(tmp_path / "originals"), **more)
+def lay(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    return run_module("gb10_original", directory=str(tmp_path / "originals"), **more)
 
 
 def test_a_file_is_written_after_what_was_there_is_on_record(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_file_is_written_after_what_was_there_is_on_record(tmp_path: Path) -> 
     os.chown(file, 1, 1)
     item = {"kind": "file", "name": str(file), "ours": sha("ours")}
     asked = {"items": [item], "files": [{"path": str(file), "content": "ours", "mode": "0640"}]}
-    predicted = lay(tmp_path, "--check", **asked)
+    predicted = lay(tmp_path, check=True, **asked)
     assert predicted["changed"]
     assert file.read_text() == "theirs"
     assert lay(tmp_path, **asked)["changed"]

@@ -277,7 +277,7 @@ def test_only_shards_and_leftovers_no_manifest_names_go_and_nothing_outside(tmp_
     (folder / PARTS / "abc").write_bytes(b"x")
     expected = [f"{PARTS}/abc", "linked.safetensors", "old-00001-of-00009.safetensors"]
     assert unnamed(folder, files) == expected
-    state = run_module("gb10_weights", "--check", action="prune", path=str(folder), files=files)
+    state = run_module("gb10_weights", check=True, action="prune", path=str(folder), files=files)
     assert (state["changed"], state["unnamed"]) == (True, expected)
     assert unnamed(folder, files) == expected, "check mode only lists"
     assert run_module("gb10_weights", action="prune", path=str(folder), files=files)["unnamed"] == expected
@@ -301,7 +301,7 @@ def test_a_directory_in_place_of_a_file_is_said(tmp_path: Path) -> None:
 def test_the_whole_module_says_the_same_and_writes_its_receipt_but_not_in_check_mode(tmp_path: Path) -> None:
     files = write(tmp_path)
     (tmp_path / SHARD).unlink()
-    state = run_module("gb10_weights", "--check", path=str(tmp_path), files=files)
+    state = run_module("gb10_weights", check=True, path=str(tmp_path), files=files)
     assert (state["changed"], state["wrong"], state["reasons"]) == (False, [SHARD], {SHARD: "missing"})
     assert read_receipts(tmp_path) == {}
     state = run_module("gb10_weights", path=str(tmp_path), files=files, judge_room=True, reserve=1 << 60)
@@ -313,7 +313,7 @@ def test_the_whole_module_says_the_same_and_writes_its_receipt_but_not_in_check_
 def test_the_module_imports_what_is_named(tmp_path: Path) -> None:
     files = write(tmp_path / "from")
     given = {"action": "import", "source": str(tmp_path / "from"), "path": str(tmp_path / "to"), "files": files}
-    assert run_module("gb10_weights", "--check", paths=[SHARD], **given)["changed"]
+    assert run_module("gb10_weights", check=True, paths=[SHARD], **given)["changed"]
     assert not (tmp_path / "to").exists()
     assert run_module("gb10_weights", paths=[SHARD], **given)["changed"]
     assert tree(tmp_path / "to") == {SHARD: FILES[SHARD]}

@@ -283,5 +283,5 @@ def test_a_hub_that_stands_still_ends_the_run_in_time(tmp_path: Path) -> None:
 
 
 def test_the_module_in_check_mode_begins_nothing(tmp_path: Path) -> None:
-    run_module("gb10_hub", "--check", folder=str(tmp_path / "x"), program="/nowhere/hf", repository="a/b")
+    run_module("gb10_hub", check=True, folder=str(tmp_path / "x"), program="/nowhere/hf", repository="a/b")
     assert not (tmp_path / "x").exists()

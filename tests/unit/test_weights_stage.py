@@ -188,7 +188,7 @@ def test_what_makes_staging_impossible_is_a_finding(tmp_path: Path) -> None:
 def test_the_module_stages_once(tmp_path: Path) -> None:
     files, want = checkpoint(tmp_path / "x"), wanted(tmp_path / "s")
     given = {"path": str(tmp_path / "x"), "files": files, "stage": want}
-    assert run_module("gb10_weights", "--check", action="stage", **given)["changed"]
+    assert run_module("gb10_weights", check=True, action="stage", **given)["changed"]
     assert not (tmp_path / "s").exists()
     assert run_module("gb10_weights", action="stage", **given)["staged"]["rank"] == 3
     assert not run_module("gb10_weights", action="stage", **given)["changed"]

@@ -1,10 +1,17 @@
 """The weights' disk has another number than it was formatted under, and the kernel another argument."""
 
+import json
+
 from vm_run import declared, disk_of, facts, play, recap
 
 
 def test_number_changed(host):
-    assert disk_of(host, declared("storage_mounts")[0]["disk"]) == "nvme1n1"
+    serial = declared("storage_mounts")[0]["disk"]
+    with host.sudo():
+        record = json.loads(host.file("/var/lib/gb10/originals/originals.json").content_string)["items"]
+    (formatted,) = [item["name"] for item in record.values() if item["kind"] == "disk"]
+    assert formatted.endswith(f" ({serial})")
+    assert formatted != f"/dev/{disk_of(host, serial)} ({serial})"
 
 
 def test_kernel_argument_is_read(host):
@@ -15,7 +22,8 @@ def test_kernel_argument_is_read(host):
 
 def test_a_mount_with_other_options_is_put_right(host):
     path = declared("storage_mounts")[0]["path"]
-    host.check_output(f"mount -o remount,relatime {path}")
+    with host.sudo():
+        host.check_output(f"mount -o remount,relatime {path}")
     assert "noatime" not in host.mount_point(path).options
     done = play("prepare")
     assert (done.returncode, recap(done)["changed"]) == (0, 1), done.stdout[-3000:]
