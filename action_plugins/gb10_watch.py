@@ -24,7 +24,7 @@ WRONG = 3
 class ActionModule(ActionBase):
     """Arguments: ``url``, ``model``, ``head``, ``booting``, ``run``; ``timeout``, ``slice``, ``answer_timeout`` (s).
 
-    Returns ``phase``, ``seconds``, ``rank`` (its last reading, with the engine's figures), on the head ``answer``.
+    Returns ``phase``, ``seconds``, ``rank`` (its last reading, with the engine's figures), on the head ``answer`` and, whole, ``asked``.
     """
 
     _supports_check_mode = True
@@ -64,10 +64,10 @@ class ActionModule(ActionBase):
                 return result | ready
             # A rank that has served for long no longer has its start in the part of its log that is read.
             if args["head"] and (phase == "ready" or not args["booting"]):
-                fault, text, answered = self._ask(args, task_vars)
+                fault, asked, answered = self._ask(args, task_vars)
                 if not fault:
                     done.touch()
-                    return result | ready | {"answer": text}
+                    return result | ready | {"answer": answer.text_of(asked), "asked": asked}
                 wrong = wrong + 1 if answered else 0
                 if wrong == WRONG:
                     message = f"{node}: {wrong} answers in a row were wrong: {fault}"
@@ -87,7 +87,7 @@ class ActionModule(ActionBase):
         asked = self._execute_module("gb10_endpoint", module_args=question, task_vars=task_vars)
         status = {part: (asked.get(part) or {}).get("status") for part in ("models", "completion")}
         answered = status["completion"] == 200 or status["models"] == 401  # another key will not come by itself
-        return answer.endpoint_fault(asked, args["model"]), answer.text_of(asked), answered
+        return answer.endpoint_fault(asked, args["model"]), {part: asked.get(part) for part in status}, answered
 
 
 def death(rank):

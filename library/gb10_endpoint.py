@@ -16,6 +16,10 @@ options:
     description: "Further completions: a name to the request's body, model and temperature apart."
     type: dict
     default: {}
+  known:
+    description: "What an earlier call returned: its models and completion are not asked for again."
+    type: dict
+    default: {}
   timeout: {description: Seconds for each of the requests., type: float, default: 60}
   key_file:
     description: The file that keeps the endpoint's API key, if it has one; it is sent with every request.
@@ -72,16 +76,18 @@ def ask(url, timeout, payload=None, key=""):
         return {"status": status, "body": raw.decode(errors="replace")[:2000]}
 
 
-def everything(url, model, question, max_tokens, chats, timeout, key=""):
-    """Answers to all requests; nothing is asked of an endpoint that does not list its models."""
-    models = ask(url + "/v1/models", timeout, key=key)
+def everything(url, model, question, max_tokens, chats, timeout, key="", known=None):
+    """Answers to all requests; nothing is asked of an endpoint that does not list its models, or that is known."""
+    known = known or {}
+    models = known.get("models") or ask(url + "/v1/models", timeout, key=key)
     if models["status"] != 200:
         return {"models": models, "completion": NOT_ASKED, "chats": dict.fromkeys(chats, NOT_ASKED)}
 
     def chat(body):
         return ask(url + "/v1/chat/completions", timeout, {**body, "model": model, "temperature": 0}, key)
 
-    first = chat({"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens})
+    asked = {"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens}
+    first = known.get("completion") or chat(asked)
     # An engine that does not answer one question is not asked the next: it would only wait again.
     rest = {name: chat(body) if first["status"] else NOT_ASKED for name, body in chats.items()}
     return {"models": models, "completion": first, "chats": rest}
@@ -95,6 +101,7 @@ def main():
             "question": {"type": "str", "required": True},
             "max_tokens": {"type": "int", "default": 50},
             "chats": {"type": "dict", "default": {}},
+            "known": {"type": "dict", "default": {}},
             "timeout": {"type": "float", "default": 60},
             "key_file": {"type": "path", "default": key_file.PATH, "no_log": False},
         },

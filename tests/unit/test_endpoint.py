@@ -112,3 +112,13 @@ def test_the_key_the_node_keeps_is_sent_and_a_401_is_named(tmp_path: Path, kept:
 def test_a_key_that_may_not_be_read_is_said(tmp_path: Path) -> None:
     asked = run_module("gb10_endpoint", url="http://127.0.0.1:9", model="m", question="?", key_file=str(tmp_path))
     assert "The API key cannot be read" in asked["msg"]
+
+
+def test_what_is_known_is_not_asked_again_and_the_rest_is() -> None:
+    chats = {"tools": {"messages": [{"role": "user", "content": "second"}], "max_tokens": 5}}
+    known = {"models": {"status": 200, "body": MODELS}, "completion": {"status": 200, "body": {"choices": []}}}
+    with stand_in(Behaviour()) as (url, running):
+        asked = run_module("gb10_endpoint", url=url, model="m", question="first", chats=chats, known=known)
+        questions = [body["messages"][0]["content"] for body in running.bodies]
+    assert questions == ["second"]
+    assert {part: asked[part] for part in known} == known
