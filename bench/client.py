@@ -1,7 +1,8 @@
-"""Our figures of an endpoint against a second client's, in one run: aiperf and what we make of vLLM's client, in turn.
+"""Our figures of an endpoint against a second client's, in one run: llmeter and what we make of vLLM's client, in turn.
 
 ``python -m bench.client`` measures the lab's endpoint with the lab's engine. Both run here, with the same prompts,
-tokens and concurrency. The last column is the ratio of the medians; it is 1 where both agree.
+tokens and concurrency. The last column is the median of the repeats' ratios, since the two of a repeat are a minute
+apart; it is 1 where both agree.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import venv
 from pathlib import Path
 from statistics import median
@@ -29,13 +29,14 @@ SECONDS = 900
 FIGURES = {"ttft_ms": "TTFT, mean ms", "latency_s": "latency, mean s", "aggregate_tps": "aggregate, tok/s"}
 
 
-def aiperf() -> Path:
-    """The second client, installed where it is not (a minute)."""
-    place = cache_dir() / f"aiperf-{digest(REQUIREMENTS)}"
-    if not (place / "bin/aiperf").exists():
+def second() -> Path:
+    """The Python that has the second client, installed where it is not (a minute)."""
+    place = cache_dir() / f"llmeter-{digest(REQUIREMENTS)}"
+    if not (place / "complete").exists():
         venv.create(place, with_pip=True)
         subprocess.run([place / "bin/pip", "install", "--quiet", "-r", REQUIREMENTS], check=True, timeout=SECONDS)
-    return place / "bin/aiperf"
+        (place / "complete").touch()
+    return place / "bin/python"
 
 
 def ours(given: dict[str, Any], level: dict[str, Any]) -> dict[str, float]:
@@ -52,37 +53,18 @@ def ours(given: dict[str, Any], level: dict[str, Any]) -> dict[str, float]:
     return {name: made[name]["mean"] if isinstance(made[name], dict) else made[name] for name in FIGURES}
 
 
-def theirs(client: Path, given: dict[str, Any], level: dict[str, Any], folder: Path) -> dict[str, float]:
-    """As aiperf's export has them."""
+def theirs(python: Path, given: dict[str, Any], level: dict[str, Any]) -> dict[str, float]:
+    """As llmeter has them."""
     prompts = [one["conversations"][0]["value"] for one in benchmark_worker.prompts_of(given, level)]
-    file = folder / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in prompts))
-    options = {
-        "--model": given["model"],
-        "--url": given["url"],
-        "--endpoint-type": "chat",
-        "--input-file": file,
-        "--custom-dataset-type": "single_turn",
-        "--concurrency": level["concurrency"],
-        "--request-count": level["requests"],
-        "--warmup-request-count": given["warmups"],
-        "--tokenizer": given["tokenizer"],
-        "--output-artifact-dir": folder / "out",
-        "--ui": "none",
-    }
-    extra = {"max_completion_tokens": given["output_tokens"], "ignore_eos": "true", "temperature": 0}
-    words = [str(word) for pair in options.items() for word in pair]
-    words += [word for name, value in extra.items() for word in ("--extra-inputs", f"{name}:{value}")]
-    command = [client, "profile", *words, "--streaming", "--use-server-token-count"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    users = level["concurrency"]
+    spec = {"url": given["url"], "model": given["model"], "tokens": given["output_tokens"]}
+    spec |= {"warmups": given["warmups"], "prompts": [prompts[user::users] for user in range(users)]}
+    command = [python, Path(__file__).with_name("llmeter_client.py")]
+    done = subprocess.run(command, input=json.dumps(spec), capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode:
-        raise SystemExit(f"bench.client: aiperf: {(done.stdout + done.stderr)[-2000:]}")
-    told = json.loads((folder / "out/profile_export_aiperf.json").read_text())
-    return {
-        "ttft_ms": told["time_to_first_token"]["avg"],
-        "latency_s": told["request_latency"]["avg"] / 1000,
-        "aggregate_tps": told["output_token_throughput"]["avg"],
-    }
+        raise SystemExit(f"bench.client: llmeter: {(done.stdout + done.stderr)[-2000:]}")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def main() -> None:
@@ -109,18 +91,19 @@ def main() -> None:
     settings, findings = benchmark_settings.read(variables)
     if settings is None:
         raise SystemExit(f"bench.client: {findings[0].message}")
-    client, held = aiperf(), {"ours": [], "theirs": []}  # type: tuple[Path, dict[str, list[dict[str, float]]]]
+    python, held = second(), {"ours": [], "theirs": []}  # type: tuple[Path, dict[str, list[dict[str, float]]]]
     for repeat in range(1, args.repeats + 1):
         level = {"concurrency": args.users, "repeat": repeat, "requests": args.requests}
         for who in ("ours", "theirs"):
             spec = benchmark_settings.spec(settings, args.url, args.model, args.tokenizer, f"{who}-{os.getpid()}")
-            with tempfile.TemporaryDirectory() as folder:
-                held[who].append(ours(spec, level) if who == "ours" else theirs(client, spec, level, Path(folder)))
+            held[who].append(ours(spec, level) if who == "ours" else theirs(python, spec, level))
             print(who, {name: round(value, 3) for name, value in held[who][-1].items()}, file=sys.stderr)
-    print(f"{'median of ' + str(args.repeats):<20}{'ours':>10}{'aiperf':>10}{'ratio':>8}")
+    print(f"{'median of ' + str(args.repeats):<20}{'ours':>10}{'llmeter':>10}{'ratio':>8}")
     for name, words in FIGURES.items():
-        a, b = (median(one[name] for one in held[who]) for who in ("ours", "theirs"))
-        print(f"{words:<20}{a:>10.2f}{b:>10.2f}{a / b:>8.3f}")
+        both = [(a[name], b[name]) for a, b in zip(held["ours"], held["theirs"], strict=True)]
+        ratio = median(pair[0] / pair[1] for pair in both)
+        mine, other = (median(pair[place] for pair in both) for place in (0, 1))
+        print(f"{words:<20}{mine:>10.2f}{other:>10.2f}{ratio:>8.3f}")
 
 
 if __name__ == "__main__":
