@@ -47,7 +47,7 @@ bench-converge: setup ## INVENTORY=: what a prepare with nothing to change costs
 bench-fanout: setup ## a source and seven receivers behind shaped links: ratios of one run; needs root and rsync
 	python -m bench.fanout
 
-bench-client: setup ## our benchmark's figures of the lab's endpoint against aiperf's, medians of one run; installs llmeter
+bench-client: setup ## our benchmark's figures of the lab's endpoint against llmeter's, medians of one run; installs llmeter
 	python -m bench.client
 
 bench-history: setup ## what recording costs of a run, and how long verify takes over 10,000 runs

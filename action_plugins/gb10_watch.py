@@ -24,7 +24,8 @@ WRONG = 3
 class ActionModule(ActionBase):
     """Arguments: ``url``, ``model``, ``head``, ``booting``, ``run``; ``timeout``, ``slice``, ``answer_timeout`` (s).
 
-    Returns ``phase``, ``seconds``, ``rank`` (its last reading, with the engine's figures), on the head ``answer`` and, whole, ``asked``.
+    Returns ``phase``, ``seconds``, ``rank`` (its last reading, with the engine's figures), on the head ``answer`` and
+    ``asked``, all that it was answered.
     """
 
     _supports_check_mode = True

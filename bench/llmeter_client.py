@@ -22,8 +22,9 @@ async def measured(given):
         asked = [endpoint.create_payload(prompt, given["tokens"], **exact) for prompt in prompts]
         return await Runner(endpoint, clients=1, timeout=600).run(payload=asked, n_requests=len(asked))
 
-    await asyncio.gather(*(user([prompt] * given["warmups"]) for prompt, *_ in given["prompts"]))
-    runs = await asyncio.gather(*(user(prompts) for prompts in given["prompts"]))
+    users = [prompts for prompts in given["prompts"] if prompts]
+    await asyncio.gather(*(user(prompts[:1] * given["warmups"]) for prompts in users))
+    runs = await asyncio.gather(*(user(prompts) for prompts in users))
     responses = [response for run in runs for response in run.responses]
     errors = [response.error for response in responses if response.error]
     if errors:

@@ -812,13 +812,22 @@ def read_docker(node, images, rank_name):
 
 
 def docker_asleep(node):
-    """What keeps Docker from being asked: systemd would start it then, or wait for what it waits for. Else empty."""
+    """Why Docker is not to be asked: a mount it requires is away, which its socket would wait for. Else empty.
+
+    A Docker that was merely stopped is asked: its socket starts it, and what it holds is known.
+    """
     if node.live and node.docker_socket != DOCKER_SOCKET:
         return ""
-    argv = ["systemctl", "show", "--property=LoadState,ActiveState", "docker.service"]
+    argv = ["systemctl", "show", "--property=LoadState,ActiveState,Requires", "docker.service"]
     unit = parse_assignments(node.command("docker-unit.txt", argv))
+    mounts = [name for name in unit.get("Requires", "").split() if name.endswith(".mount")]
     state = unit.get("ActiveState")
-    return f"docker.service is {state}" if unit.get("LoadState") == "loaded" and state in ("inactive", "failed") else ""
+    if unit.get("LoadState") != "loaded" or state not in ("inactive", "failed") or not mounts:
+        return ""
+    shown = node.command("docker-mounts.txt", ["systemctl", "show", "--property=Id,ActiveState", *mounts])
+    blocks = map(parse_assignments, (shown or "").split("\n\n"))
+    away = [block["Id"] for block in blocks if block.get("ActiveState") in ("inactive", "failed")]
+    return f"docker.service is {state}: it requires {', '.join(away)}" if away else ""
 
 
 def read_daemon_json(node):

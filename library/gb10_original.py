@@ -289,22 +289,36 @@ class Ours:
 
     def write(self):
         """A link is replaced, not followed."""
-        whole.write(self.path, self.data, self.mode, durable=True)
+        whole.write(self.path, self.data, self.mode, durable=True, root=True)
+
+
+class Folder:
+    """One of our directories, not there yet."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def diff(self):
+        """It appears."""
+        return {"before": "", "after": "a directory\n", "after_header": str(self.path)}
+
+    def write(self):
+        """For all to read, whatever the umask."""
+        self.path.mkdir()
+        self.path.chmod(0o755)
 
 
 def lay(directories, files, check_mode):
-    """Make our directories, write our files where they differ; the diffs, one for each that does."""
-    folders = [folder for folder in map(Path, dict.fromkeys(directories)) if not folder.exists()]
-    files = [ours for ours in map(Ours, files) if ours.held != ours.wanted]
-    diffs = [{"before": "", "after": "a directory\n", "after_header": str(folder)} for folder in folders]
-    diffs += [file.diff() for file in files]
-    if not check_mode:
-        for folder in folders:
-            folder.mkdir()
-            folder.chmod(0o755)
-        for file in files:
-            file.write()
-    return diffs
+    """Our directories made, our files written where they differ: the diffs of what was done, what ended it or None."""
+    lacking = [Folder(folder) for folder in map(Path, dict.fromkeys(directories)) if not folder.exists()]
+    lacking += [ours for ours in map(Ours, files) if ours.held != ours.wanted]
+    diffs = [one.diff() for one in lacking]
+    for done, one in enumerate(lacking if not check_mode else []):
+        try:
+            one.write()
+        except OSError as problem:
+            return diffs[:done], problem
+    return diffs, None
 
 
 def checked(items):
@@ -356,13 +370,16 @@ def main():
             record.save()
     except (OSError, ValueError, KeyError, TypeError) as problem:
         module.fail_json(msg=f"error [original-unkept] {directory}: {problem} Nothing else was changed by this step.")
-    diffs = []
+    diffs, problem = [], None
     if state == "kept":
         try:
-            diffs = lay(module.params["directories"], module.params["files"], module.check_mode)
-        except (OSError, ValueError) as problem:
-            module.fail_json(msg=f"error [file-unwritten] {problem}. What was there is on record in {directory}.")
-    module.exit_json(changed=any(changed) or bool(diffs), directory=directory, diff=diffs)
+            diffs, problem = lay(module.params["directories"], module.params["files"], module.check_mode)
+        except (OSError, ValueError) as unread:
+            problem = unread
+    told = {"changed": any(changed) or bool(diffs), "directory": directory, "diff": diffs}
+    if problem:
+        module.fail_json(msg=f"error [file-unwritten] {problem}. What was there is on record in {directory}.", **told)
+    module.exit_json(**told)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from typing import Any
 
 from gb10.redact import HIDDEN, scrub, scrub_text
 
-# Characters kept of one diff, of one message, and bytes of diffs of a whole run.
+# Characters kept of one diff, of one message (a line for each of eight nodes), and bytes of diffs of a whole run.
 MOST_DIFF = 4096
-MOST_MESSAGE = 600
+MOST_MESSAGE = 2000
 MOST_RUN = 1 << 20
 # Text looked at of each side: modules give at most 100 kB.
 MOST_SIDE = 1 << 20

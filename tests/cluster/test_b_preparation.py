@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_run import inventory_hosts, inventory_with, on_node, play, recap, run
+from lab_run import BIN, INVENTORY, inventory_hosts, inventory_with, on_node, play, recap, run
 from support import ROOT
 from test_b_refusals import refused
 
@@ -180,6 +180,57 @@ def test_a_rank_keeps_docker_and_systemd_as_they_are() -> None:
     finally:
         on_node("spark-158", "docker", "rm", "--force", "gb10-rank")
         on_node("spark-158", "docker", "rmi", "sleep:1")
+
+
+# A disk that never comes, which Docker must wait for; an hour, so that a wait for it cannot be overlooked.
+LOST_DISK = """
+mkdir -p /gb10-lost
+echo 'UUID=0badc0de-0000-4000-8000-000000000000 /gb10-lost ext4 x-systemd.device-timeout=3600,nofail 0 2' >> /etc/fstab
+mkdir -p /etc/systemd/system/docker.service.d
+printf '%s\\n' '[Unit]' 'RequiresMountsFor=/gb10-lost' > /etc/systemd/system/docker.service.d/95-lost.conf
+systemctl daemon-reload
+"""
+FOUND_DISK = """
+sed -i '/gb10-lost/d' /etc/fstab; rmdir /gb10-lost; rm /etc/systemd/system/docker.service.d/95-lost.conf
+systemctl daemon-reload; systemctl start docker
+"""
+
+
+def docker_seen(node: str) -> dict[str, Any]:
+    """What one look at a node brings of its Docker."""
+    command = [
+        BIN / "ansible",
+        node,
+        "-i",
+        INVENTORY,
+        "-b",
+        "-m",
+        "gb10_facts",
+        "-e",
+        "ansible_callback_result_format=json",
+    ]
+    done = run(command, 90)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    docker: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])["gb10"]["docker"]
+    return docker
+
+
+def test_a_stopped_docker_is_looked_into_and_one_that_waits_for_its_disk_is_left() -> None:
+    """What a stopped Docker holds must be known before anything is moved; a lost disk must not hold up a look."""
+    on_node("spark-157", "systemctl", "stop", "docker")
+    seen = docker_seen("spark-157")
+    assert (seen["reachable"], seen["error"]) == (True, None)
+    try:
+        made = on_node("spark-157", "sh", "-ec", LOST_DISK)
+        assert made.returncode == 0, made.stderr
+        on_node("spark-157", "systemctl", "stop", "docker")
+        seen = docker_seen("spark-157")
+        assert (seen["installed"], seen["reachable"]) == (True, False)
+        assert seen["error"] == "docker.service is inactive: it requires gb10\\x2dlost.mount"
+        assert on_node("spark-157", "systemctl", "list-jobs", "--no-legend").stdout == ""
+    finally:
+        on_node("spark-157", "sh", "-c", FOUND_DISK)
+    assert docker_seen("spark-157")["reachable"]
 
 
 def test_a_node_that_dies_in_the_middle_is_finished_by_the_next_run() -> None:

@@ -154,6 +154,12 @@ def test_what_stands_on_a_node_against_a_deployment(
     assert [(one.node, one.code) for one in found] == [("spark-161", code) for code in codes]
 
 
+def test_all_nodes_that_lack_something_are_named_at_once(deployment: dict[str, Any]) -> None:
+    said = {name: {"image_held": name == "spark-147"} for name in ("spark-153", "spark-147", "spark-161")}
+    found = deployments.lacking(deployment, said, restart=True, key_act="leave", check=False)
+    assert [one.node for one in found] == ["spark-153", "spark-161"]
+
+
 @pytest.mark.parametrize(
     ("node", "launcher", "codes"),
     [

@@ -441,23 +441,33 @@ def api(tmp_path):
         server.shutdown()
 
 
+def mounts(*states):
+    return "\n\n".join(f"Id=disk{number}.mount\nActiveState={state}" for number, state in enumerate(states)) + "\n"
+
+
 @pytest.mark.parametrize(
-    ("unit", "asked"),
+    ("state", "held", "error"),
     [
-        ("LoadState=loaded\nActiveState=active\n", True),
-        ("LoadState=loaded\nActiveState=activating\n", True),
-        ("LoadState=not-found\nActiveState=inactive\n", True),  # another unit runs it
-        ("", True),  # no systemd
-        ("LoadState=loaded\nActiveState=inactive\n", False),
-        ("LoadState=loaded\nActiveState=failed\n", False),
+        ("active", mounts("inactive"), None),  # it runs all the same
+        ("activating", mounts("inactive"), None),
+        ("inactive", mounts("active"), None),  # stopped by hand: its socket starts it, and what it holds is known
+        ("failed", mounts("active", "active"), None),
+        ("inactive", mounts("activating"), None),
+        ("inactive", "", None),
+        ("inactive", mounts("active", "inactive"), "docker.service is inactive: it requires disk1.mount"),
+        ("failed", mounts("failed"), "docker.service is failed: it requires disk0.mount"),
+        ("inactive", mounts("failed", "inactive"), "docker.service is inactive: it requires disk0.mount, disk1.mount"),
     ],
 )
-def test_docker_that_does_not_run_is_not_started_by_a_look(tmp_path, unit, asked):
+@pytest.mark.parametrize("load", ["loaded", "not-found", ""])  # not-found: another unit runs it; empty: no systemd
+def test_docker_that_waits_for_a_disk_is_not_asked(tmp_path, load, state, held, error):
     root = spark().write(tmp_path)
-    (root / gb10_facts.RECORDED / "docker-unit.txt").write_text(unit)
+    unit = f"LoadState={load}\nActiveState={state}\nRequires=sysinit.target disk0.mount docker.socket disk1.mount\n"
+    (root / gb10_facts.RECORDED / "docker-unit.txt").write_text(unit if load else "")
+    (root / gb10_facts.RECORDED / "docker-mounts.txt").write_text(held)
     docker = gb10_facts.gather(root=str(root))["docker"]
-    assert docker["reachable"] == asked
-    assert docker["error"] == (None if asked else f"docker.service is {unit.split('=')[-1].strip()}")
+    assert docker["error"] == (error if load == "loaded" else None)
+    assert docker["reachable"] == (docker["error"] is None)
 
 
 def test_the_docker_api_over_its_socket(api):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -166,13 +165,17 @@ def test_a_run_begins_once_and_before_it_changes(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from itertools import pairwise
+import time
 from pathlib import Path
 from gb10.ledger import Ledger
-folder, name, count = sys.argv[1:]
+folder, name, count, *crew = sys.argv[1:]
 ledger = Ledger(Path(folder))
 for number in range(int(count)):
     run = f"{name}-{number}"
+    if crew:  # all begin a run together
+        Path(folder).with_name(run).touch()
+    while not all(Path(folder).with_name(f"{one}-{number}").exists() for one in crew):
+        time.sleep(0.001)
     ledger.begin({"kind": "begin", "run": run, "time": "t"}, {"ranks": [], "of": run})
     for kind in ("change", "change", "end"):
         ledger.append({"kind": kind, "run": run, "time": "t", "outcome": "changed", "pad": "x" * 5000})
@@ -180,23 +183,24 @@ for number in range(int(count)):
 """
 
 
-def writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, folder, name, str(count)], stdout=subprocess.PIPE, text=True)
+def writer(folder: Path, name: str, count: int, *crew: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, folder, name, str(count), *crew]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def test_concurrent_writers_never_interleave(tmp_path: Path) -> None:
     """Two controllers on one directory, and more."""
-    processes = [writer(tmp_path, f"w{number}", 10) for number in range(4)]
+    crew = [f"w{number}" for number in range(4)]
+    processes = [writer(tmp_path / "ledger", name, 10, *crew) for name in crew]
     for process in processes:
         process.communicate(timeout=120)
         assert process.returncode == 0
-    chain = Ledger(tmp_path).read(deep=True)
+    chain = Ledger(tmp_path / "ledger").read(deep=True)
     assert chain.faults == ()
     assert len(chain.lines) == 4 * 10 * 4
     held = runs.runs(chain.entries)
     assert {len(run.changes) for run in held} == {2}
-    order = [line.run[:2] for line in chain.lines]
-    assert sum(a != b for a, b in pairwise(order)) > 3, "they took turns"
+    assert [line.run[-1] for line in chain.lines] == [str(number) for number in range(10) for _ in range(16)]
 
 
 def test_a_writer_killed_anywhere_leaves_a_ledger_that_goes_on(tmp_path: Path) -> None:

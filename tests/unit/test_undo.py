@@ -121,30 +121,41 @@ def test_a_file_is_written_after_what_was_there_is_on_record(tmp_path: Path) -> 
     predicted = lay(tmp_path, check=True, **asked)
     assert predicted["changed"]
     assert file.read_text() == "theirs"
-    assert lay(tmp_path, **asked)["changed"]
+    done = lay(tmp_path, **asked)
+    assert done["changed"]
+    assert [(part["before"], part["after"]) for part in done["diff"]] == [("theirs", "ours")]
+    assert predicted["diff"] == done["diff"]
     assert (file.read_text(), file.stat().st_mode & 0o7777, file.stat().st_uid) == ("ours", 0o640, 0)
     assert (tmp_path / "originals" / sha("theirs")).read_text() == "theirs"
     assert not lay(tmp_path, **asked)["changed"]
+    file.write_text("bent")  # its item is on record: the file alone differs
+    assert not lay(tmp_path, state="read", **asked)["changed"]
+    assert lay(tmp_path, state="forgotten", **asked | {"items": []})["diff"] == []
+    assert file.read_text() == "bent"
+    assert lay(tmp_path, **asked)["changed"]
+    assert file.read_text() == "ours"
 
 
-@pytest.mark.parametrize("spoil", ["mode", "owner", "content", "link", "gone"])
+@pytest.mark.parametrize("spoil", ["mode", "owner", "group", "content", "link", "gone"])
 def test_a_file_that_is_not_as_it_should_be_is_written_again(tmp_path: Path, spoil: str) -> None:
     file, other = tmp_path / "conf", tmp_path / "other"
     other.write_text("theirs")
     ours = {"path": str(file), "content": "ours", "mode": "0644"}
     original.lay([], [ours], False)
+    owners = {"owner": (1, 0), "group": (0, 1)}
     if spoil in ("link", "gone"):
         file.unlink()
     if spoil == "link":
         file.symlink_to(other)
     elif spoil == "mode":
         file.chmod(0o600)
-    elif spoil == "owner":
-        os.chown(file, 1, 1)
+    elif spoil in owners:
+        os.chown(file, *owners[spoil])
     elif spoil == "content":
         file.write_text("bent")
-    (predicted,) = original.lay([], [ours], True)
-    assert original.lay([], [ours], False) == [predicted]
+    predicted = original.lay([], [ours], True)[0][0]
+    assert original.lay([], [ours], False) == ([predicted], None)
+    assert original.lay([], [ours], False) == ([], None)
     assert predicted["before"] != predicted["after"]
     assert predicted["after_header"] == str(file)
     assert not file.is_symlink()
@@ -156,10 +167,25 @@ def test_directories_are_made_outermost_first_and_those_there_stay_as_they_are(t
     there, new = tmp_path / "there", tmp_path / "there/new/inner"
     there.mkdir(mode=0o700)
     folders, ours = [str(there), str(new.parent), str(new)], {"path": f"{new}/f", "content": "", "mode": "0644"}
-    diffs = original.lay(folders, [ours], False)
-    assert [part["after_header"] for part in diffs] == [str(new.parent), str(new), f"{new}/f"]
+    predicted = original.lay(folders, [ours], True)
+    assert not new.parent.exists()
+    before = os.umask(0o077)
+    try:
+        assert original.lay(folders, [ours], False) == predicted
+    finally:
+        os.umask(before)
+    assert [part["after_header"] for part in predicted[0]] == [str(new.parent), str(new), f"{new}/f"]
     assert [path.stat().st_mode & 0o777 for path in (there, new.parent, new)] == [0o700, 0o755, 0o755]
-    assert original.lay(folders, [ours], False) == []
+    assert original.lay(folders, [ours], False) == ([], None)
+
+
+def test_a_file_is_roots_also_where_its_directory_hands_down_a_group(tmp_path: Path) -> None:
+    os.chown(tmp_path, 0, 1)
+    tmp_path.chmod(0o2755)
+    asked = {"files": [{"path": str(tmp_path / "conf"), "content": "ours"}]}
+    assert lay(tmp_path, **asked)["changed"]
+    assert (tmp_path / "conf").stat().st_gid == 0
+    assert not lay(tmp_path, **asked)["changed"]
 
 
 def test_nothing_is_written_where_the_record_cannot_be_kept(tmp_path: Path) -> None:
@@ -175,10 +201,13 @@ def test_nothing_is_written_where_the_record_cannot_be_kept(tmp_path: Path) -> N
 def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     place = tmp_path / "conf"
     place.mkdir()
-    failed = lay(tmp_path, files=[{"path": str(place), "content": "ours"}])
+    files = [{"path": str(tmp_path / name), "content": "ours"} for name in ("first", "conf", "last")]
+    failed = lay(tmp_path, files=files)
+    assert failed["changed"]  # what was done before is told
+    assert [part["after_header"] for part in failed["diff"]] == [f"{tmp_path}/first"]
     assert failed["msg"].startswith("error [file-unwritten] ")
     assert str(place) in failed["msg"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["conf"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["conf", "first"]
 
 
 @pytest.fixture(name="small_disk")
