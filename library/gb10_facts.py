@@ -12,6 +12,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import socket
 import stat
@@ -819,14 +820,17 @@ def docker_asleep(node):
     if node.live and node.docker_socket != DOCKER_SOCKET:
         return ""
     argv = ["systemctl", "show", "--property=LoadState,ActiveState,Requires", "docker.service"]
-    unit = parse_assignments(node.command("docker-unit.txt", argv))
-    mounts = [name for name in unit.get("Requires", "").split() if name.endswith(".mount")]
+    lines = (node.command("docker-unit.txt", argv) or "").splitlines()
+    unit = dict(line.split("=", 1) for line in lines if "=" in line)
+    # Names with a backslash are quoted: "srv-weights\\x2d1.mount" tells srv-weights\x2d1.mount.
+    mounts = [name for name in shlex.split(unit.get("Requires", "")) if name.endswith(".mount")]
     state = unit.get("ActiveState")
     if unit.get("LoadState") != "loaded" or state not in ("inactive", "failed") or not mounts:
         return ""
     shown = node.command("docker-mounts.txt", ["systemctl", "show", "--property=Id,ActiveState", *mounts])
     blocks = map(parse_assignments, (shown or "").split("\n\n"))
-    away = [block["Id"] for block in blocks if block.get("ActiveState") in ("inactive", "failed")]
+    states = {block.get("Id"): block.get("ActiveState") for block in blocks}
+    away = [name for name in mounts if states.get(name) in ("inactive", "failed")]
     return f"docker.service is {state}: it requires {', '.join(away)}" if away else ""
 
 

@@ -182,34 +182,30 @@ def test_a_rank_keeps_docker_and_systemd_as_they_are() -> None:
         on_node("spark-158", "docker", "rmi", "sleep:1")
 
 
-# A disk that never comes, which Docker must wait for; an hour, so that a wait for it cannot be overlooked.
-LOST_DISK = """
-mkdir -p /gb10-lost
-echo 'UUID=0badc0de-0000-4000-8000-000000000000 /gb10-lost ext4 x-systemd.device-timeout=3600,nofail 0 2' >> /etc/fstab
-mkdir -p /etc/systemd/system/docker.service.d
-printf '%s\\n' '[Unit]' 'RequiresMountsFor=/gb10-lost' > /etc/systemd/system/docker.service.d/95-lost.conf
+# A mount Docker must wait for, which is not there. Whoever wakes Docker would find it: then both are up.
+LOST_DISK = r"""
+unit=/etc/systemd/system/docker.service.d/95-lost.conf
+mkdir -p ${unit%/*}
+printf '%s\n' '[Unit]' 'RequiresMountsFor=/gb10-lost' > $unit
+printf '%s\n' '[Mount]' 'What=tmpfs' 'Type=tmpfs' 'Where=/gb10-lost' > '/etc/systemd/system/gb10\x2dlost.mount'
 systemctl daemon-reload
 """
-FOUND_DISK = """
-sed -i '/gb10-lost/d' /etc/fstab; rmdir /gb10-lost; rm /etc/systemd/system/docker.service.d/95-lost.conf
+FOUND_DISK = r"""
+systemctl reset-failed docker docker.socket
+rm /etc/systemd/system/docker.service.d/95-lost.conf
+systemctl stop 'gb10\x2dlost.mount'; rm '/etc/systemd/system/gb10\x2dlost.mount'; rmdir /gb10-lost
 systemctl daemon-reload; systemctl start docker
 """
 
 
+# The tests before have started it often: systemd counts.
+DOCKER_STOPPED = "systemctl stop docker; systemctl reset-failed docker docker.socket"
+
+
 def docker_seen(node: str) -> dict[str, Any]:
     """What one look at a node brings of its Docker."""
-    command = [
-        BIN / "ansible",
-        node,
-        "-i",
-        INVENTORY,
-        "-b",
-        "-m",
-        "gb10_facts",
-        "-e",
-        "ansible_callback_result_format=json",
-    ]
-    done = run(command, 90)
+    command = ["env", "ANSIBLE_CALLBACK_RESULT_FORMAT=json", BIN / "ansible", node, "-i", INVENTORY]
+    done = run([*command, "-b", "-m", "gb10_facts"], 90)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     docker: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])["gb10"]["docker"]
     return docker
@@ -217,13 +213,13 @@ def docker_seen(node: str) -> dict[str, Any]:
 
 def test_a_stopped_docker_is_looked_into_and_one_that_waits_for_its_disk_is_left() -> None:
     """What a stopped Docker holds must be known before anything is moved; a lost disk must not hold up a look."""
-    on_node("spark-157", "systemctl", "stop", "docker")
+    on_node("spark-157", "sh", "-c", DOCKER_STOPPED)
     seen = docker_seen("spark-157")
     assert (seen["reachable"], seen["error"]) == (True, None)
     try:
         made = on_node("spark-157", "sh", "-ec", LOST_DISK)
         assert made.returncode == 0, made.stderr
-        on_node("spark-157", "systemctl", "stop", "docker")
+        on_node("spark-157", "sh", "-c", DOCKER_STOPPED)
         seen = docker_seen("spark-157")
         assert (seen["installed"], seen["reachable"]) == (True, False)
         assert seen["error"] == "docker.service is inactive: it requires gb10\\x2dlost.mount"

@@ -441,8 +441,11 @@ def api(tmp_path):
         server.shutdown()
 
 
+MOUNTS = (r"disk\x2d0.mount", "disk1.mount")
+
+
 def mounts(*states):
-    return "\n\n".join(f"Id=disk{number}.mount\nActiveState={state}" for number, state in enumerate(states)) + "\n"
+    return "\n\n".join(f"Id={name}\nActiveState={state}" for name, state in zip(MOUNTS, states, strict=False)) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -455,14 +458,14 @@ def mounts(*states):
         ("inactive", mounts("activating"), None),
         ("inactive", "", None),
         ("inactive", mounts("active", "inactive"), "docker.service is inactive: it requires disk1.mount"),
-        ("failed", mounts("failed"), "docker.service is failed: it requires disk0.mount"),
-        ("inactive", mounts("failed", "inactive"), "docker.service is inactive: it requires disk0.mount, disk1.mount"),
+        ("failed", mounts("failed"), f"docker.service is failed: it requires {MOUNTS[0]}"),
+        ("inactive", mounts("failed", "inactive"), f"docker.service is inactive: it requires {MOUNTS[0]}, disk1.mount"),
     ],
 )
 @pytest.mark.parametrize("load", ["loaded", "not-found", ""])  # not-found: another unit runs it; empty: no systemd
 def test_docker_that_waits_for_a_disk_is_not_asked(tmp_path, load, state, held, error):
     root = spark().write(tmp_path)
-    unit = f"LoadState={load}\nActiveState={state}\nRequires=sysinit.target disk0.mount docker.socket disk1.mount\n"
+    unit = f'LoadState={load}\nActiveState={state}\nRequires="disk\\\\x2d0.mount" sysinit.target disk1.mount\n'
     (root / gb10_facts.RECORDED / "docker-unit.txt").write_text(unit if load else "")
     (root / gb10_facts.RECORDED / "docker-mounts.txt").write_text(held)
     docker = gb10_facts.gather(root=str(root))["docker"]
