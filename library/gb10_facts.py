@@ -827,10 +827,9 @@ def docker_asleep(node):
     state = unit.get("ActiveState")
     if unit.get("LoadState") != "loaded" or state not in ("inactive", "failed") or not mounts:
         return ""
-    shown = node.command("docker-mounts.txt", ["systemctl", "show", "--property=Id,ActiveState", *mounts])
-    blocks = map(parse_assignments, (shown or "").split("\n\n"))
-    states = {block.get("Id"): block.get("ActiveState") for block in blocks}
-    away = [name for name in mounts if states.get(name) in ("inactive", "failed")]
+    argv = ["systemctl", "show", "--property=Id,ActiveState", *mounts]
+    held = parse_units(node.command("docker-mounts.txt", argv), mounts)
+    away = [name for name in mounts if held[name]["active"] in ("inactive", "failed")]
     return f"docker.service is {state}: it requires {', '.join(away)}" if away else ""
 
 

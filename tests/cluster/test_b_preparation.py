@@ -196,8 +196,6 @@ rm /etc/systemd/system/docker.service.d/95-lost.conf
 systemctl stop 'gb10\x2dlost.mount'; rm '/etc/systemd/system/gb10\x2dlost.mount'; rmdir /gb10-lost
 systemctl daemon-reload; systemctl start docker
 """
-
-
 # The tests before have started it often: systemd counts.
 DOCKER_STOPPED = "systemctl stop docker; systemctl reset-failed docker docker.socket"
 
